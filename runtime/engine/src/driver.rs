@@ -87,11 +87,11 @@ pub struct Driver {
     /// The error with which the source failed, if it failed.
     source_failed: Option<DriverError>,
     block_log: BlockLog,
-    /// The number of unpublished messages, and the time when this number last changed. The value is `None` until the
-    /// driver drains the partition and waits only for the outbox publisher.
+    /// The number of unpublished messages, and the time of the newest change of this number. The value is `None` until
+    /// the driver drains the partition and waits only for the outbox publisher.
     unpublished: Option<(usize, Instant)>,
-    /// The value of [`Store::disconnects`] at the last check. When the value changes, the driver notifies the sequencer
-    /// that the store may have gone back in time (lost its newest commits).
+    /// The value of [`Store::disconnects`] at the newest check. When the value changes, the driver notifies the
+    /// sequencer that the store may have gone back in time (lost its newest commits).
     disconnects: u64,
     rollback_tracker: RollbackTracker,
     /// `true` after the shutdown of the driver has begun. From then on, the driver only waits until the store has all
@@ -106,7 +106,7 @@ pub struct Driver {
 struct RollbackTracker {
     /// The number of repeated commits that the driver has logged.
     logged: u64,
-    /// For each shard (slice of the store), the first and the last lost commit that the driver has not logged yet.
+    /// For each shard (slice of the store), the oldest and the newest lost commit that the driver has not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
     /// Requests for a check whether the store has all commits ([`Completion::StoreCheck`]). The driver answers these
     /// requests when each shard has confirmed that it has all commits.
@@ -163,8 +163,8 @@ impl Driver {
         };
         driver.begin(config.backlog, once && source.is_fed_locally);
         let mut parked = driver.search_parked_keys(rollout.as_deref(), &retry);
-        // The highest rollout number that this driver knows: either `version` has sent this number, or this driver has
-        // requested it from `version`.
+        // The highest rollout number that this driver knows. Either `version` has sent a rollout with this number, or
+        // this driver has requested such a rollout from `version`.
         let mut newest_known = rollout.as_ref().map_or(0, |rollout| rollout.number);
         let mut completed = Vec::with_capacity(COMPLETION_BATCH_LIMIT);
         let mut phases = driver.handle.ownership.phases();
@@ -227,11 +227,11 @@ impl Driver {
         }
     }
 
-    /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input. If
-    /// `is_fed_locally` is true, this run has `once`. In addition, every writer adds the events of each key to the
-    /// queue of the source in order and without gaps, so no missing event arrives after a later event. In this case,
-    /// the driver reports the end of the source before the first delivery, and the sequencer does not wait for missing
-    /// events.
+    /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input.
+    /// `is_fed_locally` is true if two conditions hold: this run has `once`, and every writer adds the events of each
+    /// key to the queue of the source in order and without gaps. No missing event can then arrive after a later event.
+    /// The driver therefore reports the end of the source before the first delivery, and the sequencer does not wait
+    /// for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -309,7 +309,7 @@ impl Driver {
     /// release such a key. In two cases, the driver does not wait until the key is released: in a run with `once`, and
     /// after the failure of the source. In these cases, this method logs no warning, and returns an error as soon as
     /// the search for parked keys has ended. After the source has ended, no key blocks the partition. After a warning,
-    /// this method logs when the partition accepts events again.
+    /// this method logs the end of the block.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);
@@ -450,9 +450,9 @@ impl Driver {
         self.input(Input::ArrivedEarly(event));
     }
 
-    /// Reports to the sequencer when the source becomes unavailable, and when it is available again. The source is
-    /// unavailable if its consumer does not receive the events of the broker's queue, or if the inbox finds that the
-    /// broker is unavailable. A source that does not read from the broker is always available.
+    /// Reports to the sequencer each time the source becomes unavailable or available. The source is unavailable if its
+    /// consumer does not receive the events of the broker's queue, or if the inbox finds that the broker is
+    /// unavailable. A source that does not read from the broker is always available.
     fn report_source_availability(&mut self, inbox: Option<&Inbox>) {
         let is_broker_unavailable = inbox.is_some_and(Inbox::is_broker_unavailable);
         for is_unavailable in self.source_availability.check(is_broker_unavailable) {

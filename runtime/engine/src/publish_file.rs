@@ -1,11 +1,11 @@
 //! Publishes a file of CloudEvents, one event per line. The store keeps a checkpoint of the file, and the next run
-//! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them
-//! again. Repeated events take effect only once. For a `sequenced` stream, the store recognises repeated events by
-//! their ids or numbers. A `fifo` stream itself recognises repeated events by their ids. A run must never write a
+//! continues at the checkpoint. If an earlier run has published events after the checkpoint, this run publishes them a
+//! second time. Repeated events take effect only once. For a `sequenced` stream, the store recognises repeated events
+//! by their ids or numbers. A `fifo` stream itself recognises repeated events by their ids. A run must never write a
 //! checkpoint whose position is after an unpublished line. If log rotation has renamed files since the previous run, a
 //! run first publishes the rest of the previous run's file, and then all newer files of the rotation. If the previous
 //! run's file is missing, the checkpoint keeps the position in this file. After the file has returned, the next run
-//! publishes its rest.
+//! publishes the rest of the file.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -35,7 +35,8 @@ const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
 /// reads the file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
 const REWIND_ATTEMPTS: usize = 5;
 
-/// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes its rest.
+/// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes the rest of the
+/// file.
 const LOST_FILES_LIMIT: usize = 16;
 
 /// The part of a log line about a repeated file: how Ordain recognises repeated events, and for how long.
@@ -166,7 +167,7 @@ impl RunCounts {
     }
 }
 
-/// The reason why the run ended the reading of a file.
+/// The reason why the run stopped reading a file.
 #[derive(PartialEq, Eq)]
 enum PublishEnd {
     /// All lines of the file that the path names, or of standard input, are published.
@@ -238,8 +239,8 @@ async fn publish_once(
             name.clone_from(&path);
         }
         // First write a checkpoint of this run. If this checkpoint is missing later, the store has gone back in time.
-        // In this case, the store may also have lost events that an earlier run published after the last checkpoint of
-        // that run.
+        // In this case, the store may also have lost events that an earlier run published after its own final
+        // checkpoint.
         let print = read_fingerprint(&opened, position).map_err(read_error)?;
         let metadata = opened.metadata().map_err(read_error)?;
         let mut progress = FileProgress::unread(path, &metadata).at(position, print);
@@ -326,7 +327,7 @@ struct Checkpoints {
     /// A random number that is part of all checkpoints that this pass over the file writes. The number distinguishes
     /// these checkpoints from all other checkpoints.
     run: u64,
-    /// The checkpoint of each shard, as this run last read or wrote it.
+    /// The checkpoint of each shard, as of the newest read or write by this run.
     marks: Vec<Option<Bytes>>,
     /// The files of earlier runs that were missing when a later run continued with another file, the oldest first.
     lost: Vec<FileProgress>,
@@ -376,7 +377,7 @@ impl Checkpoints {
         Ok(NextFile { file, path: path.to_owned(), position, older: None })
     }
 
-    /// Adds a missing file to `lost`. Removes the oldest files above [`LOST_FILES_LIMIT`].
+    /// Adds a missing file to `lost`. If `lost` then has more than [`LOST_FILES_LIMIT`] files, removes the oldest ones.
     fn keep_lost(&mut self, file: &FileProgress) {
         self.lost.retain(|lost| !has_same_identity(lost, file));
         let mut file = file.clone();
@@ -386,9 +387,9 @@ impl Checkpoints {
         self.lost.drain(..surplus);
     }
 
-    /// Searches for the first file of `lost` that is in the folder again and has unpublished lines. Returns its index
-    /// and the open file. `live` is the open file of the path. If an operator has put a file of `lost` back at the
-    /// path, this method omits the file: the run publishes it like any other file at the path.
+    /// Searches for the first file of `lost` that has returned to the folder and has unpublished lines. Returns the
+    /// index of this file, and the open file. `live` is the open file of the path. If an operator has put a file of
+    /// `lost` back at the path, this method omits the file: the run publishes it like any other file at the path.
     fn returned_file(
         &self,
         live: &File,
@@ -514,9 +515,9 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Returns the oldest file with unpublished lines among the file of the last run and the newer files in `rotated`.
-/// Returns `None` if there is no such file. `found` is the file of the last run, if the folder contains it. `missing`
-/// are the missing files of earlier runs. `live` is the open file of the path.
+/// Returns the oldest file with unpublished lines among the file of the previous run and the newer files in `rotated`.
+/// Returns `None` if there is no such file. `found` is the file of the previous run, if the folder contains it.
+/// `missing` are the missing files of earlier runs. `live` is the open file of the path.
 fn next_older_file(
     last: &FileProgress,
     found: Option<(PathBuf, Arc<File>)>,
@@ -535,9 +536,9 @@ fn next_older_file(
     }
     let is_live = is_same_inode(last, &live.metadata()?);
     for (index, older) in rotated.iter().enumerate() {
-        // If the file of the last run is not among the rotated files, the times of creation show which rotated files
-        // are newer. If the path still names the file of the last run, a program has rewritten this file, and the
-        // rotated files may be older: publish none of them.
+        // If the file of the previous run is not among the rotated files, the times of creation show which rotated
+        // files are newer. If the path still names the file of the previous run, a program has rewritten this file, and
+        // the rotated files may be older: publish none of them.
         let is_newer = match place {
             Some(place) => index > place,
             None => !is_live && last.created_ns != 0 && older.created_ns > last.created_ns,
@@ -554,8 +555,8 @@ fn next_older_file(
     Ok(None)
 }
 
-/// Searches for the file of the last run under any name in its folder, or for a copy of that file among the older files
-/// of a log rotation.
+/// Searches for the file of the previous run under any name in its folder, or for a copy of that file among the older
+/// files of a log rotation.
 fn find_last_file(
     last: &FileProgress,
     rotated: &[FileProgress],
@@ -683,7 +684,8 @@ async fn publish_batch(
     match done {
         Ok(_) => {}
         Err(PartialPublishError { error: PublishError::Event { at, words }, assigned }) => {
-            // Only a faulty event and a conflict can be corrected in the line.
+            // The user can correct the line only if the event is faulty, or if the event conflicts with an event in the
+            // store.
             let is_refused =
                 assigned[at].is_refused() && !matches!(assigned[at], AssignItemReply::Conflict(_));
             let origin = format!("line {} of {name}", ends[at].line);

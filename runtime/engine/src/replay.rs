@@ -92,8 +92,8 @@ pub struct ReplaySources {
     /// The destination under which the store keeps the stream's events for replay; `None` if the store keeps no events
     /// of the stream, or is not one of the stream's replay sources.
     log: Option<Destination>,
-    /// True if a setting names the place of the id of an event. The ids of the events in the log may then differ from
-    /// the ids that the stream reads.
+    /// True if a setting names the place of the id of an event. The ids of the events in the destination `log` may then
+    /// differ from the ids that the stream reads.
     has_own_ids: bool,
     clients: Vec<Arc<ReplayClient>>,
 }

@@ -344,7 +344,7 @@ impl<'a> PreparedRun<'a> {
         if let Some(end_intake) = end_intake.take() {
             end_intake(failure_text(&unpublished)).await;
         }
-        // Even after a failed run, leave the membership, so that other instances do not have to wait until the leases
+        // Leave the membership even after a failed run, so that the other instances need not wait until the leases
         // expire.
         heartbeat.stop().await;
         let forgotten = tokio::time::timeout(LEAVE_TIMEOUT, store.remove_instance(id)).await;
@@ -398,8 +398,8 @@ fn failure_text<T>(result: &Result<T, RunError>) -> Option<String> {
     Some(text)
 }
 
-/// Returns the counts of the losses of a queue. The number of the queue of events without a known partition follows the
-/// number of the last partition. The metrics of partition 0 count the losses of this queue.
+/// Returns the counts of the losses of a queue. The queue of events without a known partition has the number that
+/// follows the highest partition number. The metrics of partition 0 count the losses of this queue.
 fn losses_of(
     queue: &Partition,
     partition_counts: &BTreeMap<String, u32>,

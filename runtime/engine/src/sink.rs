@@ -53,10 +53,10 @@ impl LineSink {
     }
 
     /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path. If no file has the path, creates this file. The path no longer leads to the open file, for example,
-    /// after log rotation has renamed or removed this file. Returns a mark if the sink has opened another file. The
-    /// caller must store this mark before it appends. The mark also replaces the marks of this sink in all pending
-    /// runs. A pending run contains messages that the store does not record as published yet.
+    /// the path. This is necessary, for example, after log rotation has renamed or removed the open file. If no file
+    /// has the path, creates a file. Returns a mark if the sink has opened another file. The caller must store this
+    /// mark before it appends. The mark also replaces the marks of this sink in all pending runs. A pending run
+    /// contains messages that the store does not record as published yet.
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -82,7 +82,7 @@ impl LineSink {
     }
 
     /// Makes all data that was appended to a file durable. `unsynced` contains the lines that were appended since the
-    /// last sync. If another process removed or truncated the file before the sync had ended, writes these lines a
+    /// previous sync. If another process removed or truncated the file before the sync had ended, writes these lines a
     /// second time. In this case, returns a mark that replaces the marks of this sink in all pending runs. Otherwise
     /// returns `None`.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
@@ -93,7 +93,7 @@ impl LineSink {
     }
 
     /// Returns the mark of the file; `None` for standard output. The mark contains the length of the file after the
-    /// last append. The store writes the mark together with the removal of the messages from the outbox.
+    /// newest append. The store writes the mark together with the removal of the messages from the outbox.
     pub(crate) fn mark(&self) -> Option<Mark> {
         match self {
             Self::File(file) => Some(file.mark()),

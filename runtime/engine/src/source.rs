@@ -23,9 +23,9 @@ pub use notifier::{QueueNotifier, QueueNotifiers};
 pub use queue::{QueueOptions, read_queue};
 pub(crate) use unread::watch_accepted_events;
 
-/// Returns the next early event of an inbox: an event that arrived over HTTP at a time when the broker accepts no
-/// events. The source later delivers a copy of this event. Returns `None` if the inbox has ended. Never returns if the
-/// stream has no inbox.
+/// Returns the next early event of an inbox: an event that arrived over HTTP while the broker accepted no events. The
+/// source later delivers a copy of this event. Returns `None` if the inbox has ended. Never returns if the stream has
+/// no inbox.
 pub async fn next_offered(inbox: &mut Option<Inbox>) -> Option<Arc<Event>> {
     match inbox {
         Some(inbox) => inbox.next().await,

@@ -50,7 +50,7 @@ static UNVERIFIED_THROTTLE: Mutex<LogThrottle> =
 /// Limits the log lines about alarms, and counts the suppressed lines of each stream.
 struct AlarmThrottle {
     throttle: LogThrottle,
-    /// For each stream, the number of lines that were suppressed since the last call of [`flush`].
+    /// For each stream, the number of lines that were suppressed since the previous call of [`flush`].
     suppressed: BTreeMap<String, u64>,
 }
 
@@ -67,7 +67,7 @@ impl AlarmThrottle {
         is_allowed
     }
 
-    /// Returns the number of suppressed lines of each stream since the last call, and resets the numbers.
+    /// Returns the number of suppressed lines of each stream since the previous call, and resets the numbers.
     fn take_suppressed(&mut self) -> BTreeMap<String, u64> {
         self.throttle.take_suppressed();
         std::mem::take(&mut self.suppressed)
@@ -163,8 +163,8 @@ fn log_parked_key(stream: &str, write: &KeyWrite, failure: &FailureInfo) {
 }
 
 /// Returns the newest gap (missing events of the key) if all replay rounds of the gap have failed, and the key still
-/// waits. Returns the gap only for the first write after the last round. In this write, the field `until` of the gap is
-/// 0. In later writes, the field contains the time of the first write.
+/// waits. Returns the gap only for the first write after the final round. In this write, the field `until` of the gap
+/// is 0. In later writes, the field contains the time of the first write.
 fn newly_waiting(record: &KeyRecord) -> Option<&GapEntry> {
     record.gaps.iter().next_back().filter(|gap| gap.end == GapEnd::Waiting && gap.until == 0)
 }

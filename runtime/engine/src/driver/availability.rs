@@ -8,7 +8,7 @@ use ordain_util::source_health::SourceHealth;
 /// The state of a partition's source according to the newest report of the driver.
 pub(super) struct SourceAvailability {
     health: Arc<SourceHealth>,
-    /// The number of interruptions of the source at the last check.
+    /// The number of interruptions of the source at the newest check.
     interruptions: u64,
     is_unavailable: bool,
 }
@@ -19,9 +19,9 @@ impl SourceAvailability {
         Self { health, interruptions: 0, is_unavailable: false }
     }
 
-    /// Checks the source. Returns the reports for the sequencer, in order: `true` if the source became unavailable,
-    /// `false` if it is available again. If an interruption began and ended since the last check, returns both reports.
-    /// `is_broker_unavailable` states whether the inbox of the partition waits for the broker.
+    /// Checks the source. Returns the reports for the sequencer, in order: `true` if the source has become unavailable,
+    /// `false` if it has become available. If an interruption has begun and ended since the previous check, returns
+    /// `true` and then `false`. `is_broker_unavailable` states whether the inbox of the partition waits for the broker.
     pub(super) fn check(
         &mut self,
         is_broker_unavailable: bool,
@@ -55,7 +55,7 @@ mod tests {
         health.set(retrying());
         assert_eq!(check(false), [true]);
         assert!(check(false).is_empty());
-        // The inbox still waits for the broker when the source is available again.
+        // The inbox still waits for the broker after the source has become available.
         health.set(SourceState::Consuming);
         assert!(check(true).is_empty());
         assert_eq!(check(false), [false]);

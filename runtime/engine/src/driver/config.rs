@@ -19,7 +19,7 @@ use ordain_wasm::{TurnQueueHandle, VersionWatcher};
 pub struct DriverConfig {
     /// The claimed partition.
     pub partition: Partition,
-    /// The claim by which the store recognises the owner of the partition, and the number of the last commit in each
+    /// The claim by which the store recognises the owner of the partition, and the number of the newest commit in each
     /// shard.
     pub claimed: ClaimedPartition,
     /// The settings with which the driver creates the sequencer.
@@ -42,7 +42,7 @@ pub struct DriverConfig {
     pub completions: mpsc::Receiver<Completion>,
     /// The running source, which delivers the events of the partition.
     pub source: SourceHandle,
-    /// The inbox. It publishes the events that arrived over HTTP to the broker, or passes these events to the driver
+    /// The inbox. It publishes to the broker the events that arrived over HTTP, or passes these events to the driver
     /// early. `None` if the stream has no inbox.
     pub inbox: Option<Inbox>,
     /// The replay sources, from which the driver requests missing events.

@@ -11,8 +11,8 @@ use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 
-/// Time from the start of a checkpoint until the next needed checkpoint ([`DeliveryTracker::needs_checkpoint`]) is due.
-/// After many acknowledgements, the next checkpoint is due earlier.
+/// Time from the beginning of the write of one checkpoint until the next checkpoint is due, if a next checkpoint is
+/// needed ([`DeliveryTracker::needs_checkpoint`]). After many acknowledgements, the next checkpoint is due earlier.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
@@ -32,11 +32,11 @@ pub(super) struct DeliveryTracker {
     /// The newest acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
     /// The batches of deliveries, from the batch of the newest checkpoint on. Each entry has the number of the batch's
-    /// last delivery, and the progress of the source at the end of the batch.
+    /// final delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
     /// For each file, by the index of the file: the newest progress that a checkpoint has removed from `progress`. Each
-    /// checkpoint also removes the entries of this map whose list of files differs from the list of the first batch in
-    /// `progress`.
+    /// checkpoint also removes entries from this map: the entries whose list of files is not the list of the first
+    /// batch in `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
@@ -168,8 +168,8 @@ impl DeliveryTracker {
     }
 
     /// Returns the stored form of the checkpoint of all acknowledged deliveries. Returns `None` if the source cannot
-    /// resume, or if no delivery is acknowledged yet. `commits` returns the last durable commit of each shard (slice of
-    /// the store). The checkpoint counts as being written until the driver calls [`Self::record_checkpoint`] or
+    /// resume, or if no delivery is acknowledged yet. `commits` returns the newest durable commit of each shard (slice
+    /// of the store). The checkpoint counts as being written until the driver calls [`Self::record_checkpoint`] or
     /// [`Self::record_failed_checkpoint`].
     pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();

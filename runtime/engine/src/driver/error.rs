@@ -20,12 +20,12 @@ pub enum DriverError {
     StoreRolledBack {
         /// The shard that lacks commits.
         shard: u32,
-        /// A text that names the last commit of this process in the shard, and describes the state in which the process
-        /// found the shard.
+        /// A text that names the newest commit of this process in the shard, and describes the state in which the
+        /// process found the shard.
         detail: String,
     },
-    /// The store failed while the driver wrote a checkpoint. Or the store failed at the end of the driver, while the
-    /// driver waited for all writes to become durable.
+    /// The store failed. The failed request was the write of a checkpoint, or the wait for the durability of all writes
+    /// at the end of the driver.
     #[error("the store failed")]
     Store(#[from] StoreError),
     /// The store holds as many events of a key as `spill_limit` allows, and `overflow` is `pause`, so the partition

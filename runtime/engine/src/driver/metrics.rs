@@ -15,8 +15,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::{SourceHealth, SourceState};
 
 /// Maximum age of an event. [`CommitHistograms::publish_to_commit`] leaves older events out. The age counts from the
-/// time that the producer set in the event. If an event seems older, its time is wrong, or the source repeats an old
-/// event. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
+/// time that the producer set in the event. If the age exceeds this limit, the time is wrong, or the source repeats an
+/// old event. In the sum of all delays, the delay of one such event could exceed the delays of a million other events
 /// together.
 const EVENT_AGE_LIMIT: Duration = Duration::from_hours(30 * 24);
 /// Maximum time by which a producer's clock may be ahead of the clock of this process. Up to this limit, a producer's

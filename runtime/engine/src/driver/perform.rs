@@ -128,10 +128,10 @@ impl Driver {
         }
     }
 
-    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `last` is the last commit
-    /// of this owner in the shard. `stored` is the last commit that the shard still has, or that was already repeated;
-    /// `None` if the shard has lost the claim. `since` is a time before the first lost commit, in ms since the Unix
-    /// epoch; `None` if no such time is known.
+    /// Logs that a shard (slice of the store) lost commits which the sequencer cannot repeat. `last` is the newest
+    /// commit of this owner in the shard. `stored` is the newest commit that the shard still has, or that the sequencer
+    /// has already repeated; `None` if the shard has lost the claim. `since` is a time before the first lost commit, in
+    /// ms since the Unix epoch; `None` if no such time is known.
     fn report_lost_commits(&self, shard: u32, last: u64, stored: Option<u64>, since: Option<u64>) {
         let claimed = self.handle.claimed_commits[shard as usize];
         let first = stored.unwrap_or(claimed).saturating_add(1);
@@ -160,11 +160,11 @@ impl Driver {
     }
 
     /// Repeats the request that records messages of a shard (slice of the store) as published, after lost commits of
-    /// the shard were repeated. The repeated commits put their messages into the outbox again, although this process
-    /// may already have published some of these messages. Without this record, the next owner would publish such
-    /// messages a second time. Does nothing in two cases. In the first case, this process has not yet requested such a
-    /// record for the shard. In the second case, a sink wrote some of the recorded messages to a file, and the repeated
-    /// request could not contain the length of the file.
+    /// the shard were repeated. The repeated commits put their messages into the outbox a second time, although this
+    /// process may already have published some of these messages. Without the repeated request, the next owner would
+    /// publish such messages a second time. Does nothing in two cases. In the first case, this process has not yet
+    /// requested such a record for the shard. In the second case, a sink wrote some of the recorded messages to a file,
+    /// and the repeated request could not contain the length of the file.
     fn repeat_publish_record(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].commit_to_repeat() else {
             return;
@@ -289,7 +289,8 @@ impl Driver {
         match self.publisher.try_send(committed) {
             // If the outbox publisher has ended, the process is about to end too. The outbox keeps the messages.
             Ok(()) | Err(TrySendError::Closed(_)) => {}
-            // If the driver continued, later messages would be published before these messages.
+            // The driver must end here. If the driver continued, later messages would be published before these
+            // messages.
             Err(TrySendError::Full(_)) => self.failed = Some(DriverError::PublisherFull),
         }
     }

@@ -20,8 +20,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait;
 
 /// Delay from the response to a heartbeat to the next heartbeat. A change of this instance's data can trigger the next
-/// heartbeat earlier. If the membership table has changed, the reply to a heartbeat contains the table, so an instance
-/// learns within about 250 ms that another instance has released a partition.
+/// heartbeat before the end of this delay. If the membership table has changed, the reply to a heartbeat contains the
+/// table, so an instance learns within about 250 ms that another instance has released a partition.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
@@ -115,9 +115,9 @@ struct HeartbeatTask {
     lease_until: watch::Sender<MembershipExpiry>,
     ownerships: OwnershipRegistry,
     membership_version: MembershipVersion,
-    /// The time of the last response, successful or not.
+    /// The time of the newest response, successful or not.
     responded_at: Instant,
-    /// `true` if the last response was successful.
+    /// `true` if the newest response was successful.
     has_succeeded: bool,
     throttle: LogThrottle,
 }
@@ -253,7 +253,7 @@ impl Drop for Heartbeat {
 impl HeartbeatTask {
     async fn run(mut self) {
         loop {
-            // If the membership has expired (for example, because the last response took longer than the lease), this
+            // If the membership has expired (for example, because the newest response took longer than the lease), this
             // task sends the next heartbeat immediately.
             let is_active = self.lease_until.borrow().is_none_or(|until| Instant::now() < until);
             if is_active {
@@ -346,7 +346,7 @@ impl HeartbeatTask {
 }
 
 /// Returns whether this process was paused until its lease had expired. Two conditions must hold. The lease expired (at
-/// `until`) after the last response and before the next request. More than half of the lease passed between this
+/// `until`) after the previous response and before the next request. More than half of the lease passed between this
 /// response and this request. Without the second condition, a store that takes nearly the whole lease to respond would
 /// count as a pause of this process.
 fn was_paused(
@@ -382,7 +382,7 @@ mod tests {
     #[test]
     fn slow_response_is_no_pause() {
         let start = Instant::now();
-        // The arguments are the times of the last response and of the next request, in ms after `start`. The lease
+        // The arguments are the times of the previous response and of the next request, in ms after `start`. The lease
         // expires 10,000 ms after `start`.
         let was_paused = |responded_ms, requested_ms| {
             let [responded_at, until, requested_at] = [responded_ms, 10_000, requested_ms]

@@ -40,8 +40,8 @@ const ESCAPED_CHARACTERS: &AsciiSet =
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time when the last request to the host ended with a result other than `FetchError::Unavailable`. Only such a
-    /// result counts as an answer of the host.
+    /// The time of the newest result of a request other than `FetchError::Unavailable`. Only such a result counts as an
+    /// answer of the host.
     last_answer_at: Mutex<Option<Instant>>,
 }
 

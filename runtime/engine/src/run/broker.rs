@@ -60,7 +60,7 @@ pub(super) struct PreparedBroker {
 
 /// Records which streams are new: for each stream with a source in the broker and without data in the store, records
 /// that the broker has not accepted the stream yet. If another process can consume the stream, the broker has already
-/// accepted the stream for that process. In this case, this function leaves the record of the stream as it is. The
+/// accepted the stream for that process. In this case, this function does not change the record of the stream. The
 /// caller calls this function before the process accepts events over HTTP, because such events leave data of the stream
 /// in the store.
 pub(super) async fn record_new_streams(
@@ -341,7 +341,7 @@ impl StartRetries<'_> {
             if until.is_some_and(|until| now >= until) {
                 return Err(describe_lasting(error));
             }
-            // Before the next attempt, the broker may be upgraded.
+            // The broker may be upgraded before the next attempt.
             self.broker.forget_version();
             self.warn(&error, &mut throttle);
             tokio::time::sleep(RETRY_DELAY).await;
@@ -376,7 +376,7 @@ impl StartRetries<'_> {
     }
 }
 
-/// Describes an error that the retries have not ended.
+/// Describes an error that remains after all retries.
 fn describe_lasting(error: TopologyError) -> TopologyError {
     match error {
         TopologyError::Broker(BrokerError::Unavailable(reason)) => {

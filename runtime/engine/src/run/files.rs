@@ -74,7 +74,8 @@ pub(super) async fn open_sinks(
 }
 
 /// Rejects a closed standard output, because the messages of the sink would count as published although they would be
-/// lost. The error is temporary, because standard output may be open at another start with the same configuration.
+/// lost. The error counts as temporary, because standard output may be open at another start with the same
+/// configuration.
 fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), ConfigError> {
     if !standard_output::is_closed() {
         return Ok(());

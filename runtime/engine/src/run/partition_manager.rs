@@ -95,7 +95,7 @@ pub(super) struct PartitionManager<'a> {
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
     /// The reasons why this instance can get leases: one reason for each partition whose lease was requested since the
-    /// last log line about started partitions.
+    /// previous log line about started partitions.
     claim_reasons: BTreeMap<Partition, ClaimReason>,
     /// The started partitions that are not logged yet: their numbers, by stream and reason.
     started_partitions: BTreeMap<(Arc<str>, ClaimReason), BTreeSet<u32>>,
@@ -112,11 +112,12 @@ pub(super) struct PartitionManager<'a> {
     finished: BTreeSet<Partition>,
     /// Partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
-    /// The names of the members, and of former members that are the last holders of leases.
+    /// The names of the members, and of two kinds of former members: the holders of leases, and the previous owners
+    /// that a pending log line names.
     names: BTreeMap<InstanceId, String>,
     /// `true` after this instance has logged that it is ready.
     has_logged_ready: bool,
-    /// The health of the broker that this instance has published to the other instances.
+    /// The state of the broker, as this instance has published it to the other instances.
     broker_health: BrokerHealth,
     is_ending: bool,
     /// Number of messages that the ended drivers left unpublished.
@@ -340,10 +341,10 @@ impl<'a> PartitionManager<'a> {
         })
     }
 
-    /// Releases partitions that left the share. Requests the lease of a partition of the share if this instance does
-    /// not own the partition yet, and no other instance holds its lease according to the membership table. Also
-    /// releases leases that the store has recorded for this instance although this instance does not hold them. Does
-    /// nothing during the shutdown.
+    /// Releases partitions that left the share. Requests the lease of each partition of the share that this instance
+    /// does not own yet, unless another instance holds the lease according to the membership table. Also releases
+    /// leases that the store has recorded for this instance although this instance does not hold them. Does nothing
+    /// during the shutdown.
     fn rebalance(&mut self, all: &BTreeSet<Partition>) -> Result<(), RunError> {
         if self.is_ending {
             return Ok(());
@@ -437,8 +438,8 @@ impl<'a> PartitionManager<'a> {
         );
     }
 
-    /// Adds the names of the members. Removes the names of former members, with two exceptions: the holders of leases,
-    /// and the last owners that a pending log line names.
+    /// Adds the names of the members. Removes the names of former members, except the holders of leases and the
+    /// previous owners that a pending log line names.
     fn update_names(&mut self, table: &MembershipTable) {
         let last_owner = |reason: &ClaimReason| match reason {
             ClaimReason::Expired(id) => Some(*id),
@@ -472,8 +473,8 @@ impl<'a> PartitionManager<'a> {
         let lease = Duration::from_millis(self.factory.loaded.config.runtime.lease.0);
         let timeout =
             member.valid_for.map_or(lease, |valid_for| lease.max(valid_for)) + HOLDER_GRACE_DELAY;
-        // If two instances need all partitions (because both run with `--once`), only the instance with the higher id
-        // gives up.
+        // If two instances run with `--once`, each of them needs all partitions. In this case, only the instance with
+        // the higher id gives up.
         let gives_up = !alone || holder < self.heartbeat.id();
         if gives_up && self.started.elapsed() > timeout {
             return Err(RunError::Store(StoreError::InUse(format!(

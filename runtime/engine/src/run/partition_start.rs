@@ -64,8 +64,8 @@ fn partition_share(
 }
 
 /// Rejects a store with unpublished messages of a stream if neither this configuration nor another running instance has
-/// the stream, because no process would publish these messages. Also warns about queued events of such a stream. Also
-/// warns about a stream that no longer has a source in the broker, but whose former bindings (bindings of an earlier
+/// the stream, because no process would publish these messages. Warns about queued events of such a stream. Also warns
+/// about a stream that no longer has a source in the broker, if its former bindings (bindings of an earlier
 /// configuration) still deliver messages to its queues.
 pub(super) async fn check_backlog(
     loaded: &LoadedConfig,
@@ -125,7 +125,7 @@ pub(super) async fn check_backlog(
 
 /// Returns the maximum total size, in bytes, of sent left-over messages. These are messages of earlier owners that the
 /// outbox publisher has sent to the sinks, and that the store has not marked as published yet. If a dead process had
-/// the same settings as this process, the limit has room for the messages that it left unpublished.
+/// the same settings as this process, the limit has room for all messages that the dead process left unpublished.
 pub(super) fn backlog_bytes_limit(config: &Config) -> usize {
     2 * config.runtime.memory_budget.bytes()
 }

@@ -34,16 +34,16 @@ use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
-/// After this number of queues whose consumers cannot be read, a check reads the consumers of no more queues. If the
-/// API does not answer, each request takes seconds.
+/// Number of queues with unreadable consumers at which a check stops reading the consumers of queues. If the API does
+/// not answer, each request takes seconds.
 const CONSUMER_ERRORS_LIMIT: usize = 3;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
 /// names the fields of [`QueueAnswer`], so that the answer has no statistics.
 const QUEUES_PATH: [&str; 2] =
     ["/api/queues/", "?columns=name,arguments,effective_policy_definition,policy,operator_policy"];
 
-/// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The name of the argument of a
-/// queue has the prefix `x-`.
+/// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The queue argument for the same
+/// setting has this name with the prefix `x-`.
 const LOSSY_SETTINGS: [(&str, &str); 5] = [
     ("message-ttl", "RabbitMQ drops each event that has waited for this time (in ms)"),
     (
@@ -390,8 +390,8 @@ pub(super) async fn inspect(
     }
 }
 
-/// Logs that Ordain cannot read the policies and bindings of the broker, because `broker.management` is not set. Also
-/// logs which other changes Ordain cannot detect.
+/// Logs that Ordain cannot read the policies and bindings of the broker, because `broker.management` is not set. For
+/// streams with `declare = false`, also logs that Ordain cannot detect a replaced exchange or queue.
 pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
     let UnreadStreams { all, undeclared } = UnreadStreams::of(loaded);
     if all.is_empty() {
@@ -443,8 +443,8 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events. The first check logs all these settings, and later
-/// checks log the new settings. Each check also logs and counts the missing bindings, and the consumers, queues and
+/// Logs the policies and arguments that lose or repeat events. The first check logs all these settings, and each later
+/// check logs only new settings. Each check also logs and counts the missing bindings, and the consumers, queues and
 /// exchanges that take events from a stream. The states of the sources record which partitions receive no events. This
 /// function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {

@@ -25,8 +25,8 @@ const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Delays after a preparation that found no refusal, although the broker had refused a consumer of the stream. Without
 /// these delays, each refusal of a consumer would start a preparation, and each preparation makes many requests.
 const ACCEPTED_BACKOFF: Backoff = Backoff::new(Duration::from_secs(10), Duration::from_mins(5));
-/// Time without a refused consumer after which `ACCEPTED_BACKOFF` begins again at its shortest delay. A consumer that
-/// the broker refuses subscribes again, and reports the next refusal, after a shorter time.
+/// Time without a refused consumer after which `ACCEPTED_BACKOFF` restarts at its shortest delay. A consumer that the
+/// broker refuses subscribes again, and reports the next refusal, after a shorter time.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(30);
 
 /// Returns the reason if the broker refuses a stream to this process. `error` is the error of the preparation. For a
@@ -80,7 +80,7 @@ impl RefusalMonitor {
     }
 
     /// Repeats the preparation while the broker refuses the stream. While the broker accepts the stream, waits for the
-    /// next refusal. Publishes both changes in the membership.
+    /// next refusal. Publishes each of these changes in the membership.
     async fn run(
         mut self,
         loaded: &LoadedConfig,
@@ -154,11 +154,11 @@ impl RefusalMonitor {
         }
     }
 
-    /// Waits until the broker refuses the stream while it runs. First, a consumer of the stream reports a missing
-    /// right. If each preparation then fails because of a missing right, for at least the duration of a lease, the
-    /// stream counts as refused. Returns the reason. The duration of a lease is necessary because all processes may
-    /// lack a right for a short time, for example while the broker's login backend is unavailable. In this case, no
-    /// partition should move.
+    /// Waits until the broker refuses the running stream. First, a consumer of the stream reports a missing right. If
+    /// each preparation then fails because of a missing right, for at least the duration of a lease, the stream counts
+    /// as refused. Returns the reason. The duration of a lease is necessary because all processes may lack a right for
+    /// a short time, for example while the broker's login backend is unavailable. In this case, no partition should
+    /// move.
     async fn wait_refused(&self, loaded: &LoadedConfig, broker: &BrokerEndpoint) -> String {
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
         let mut pause = ACCEPTED_BACKOFF;
@@ -176,7 +176,8 @@ impl RefusalMonitor {
     }
 
     /// Repeats the preparation until it succeeds, or until the broker has refused the stream for the duration of a
-    /// lease. In the second case, returns the reason. An error of the store or an unavailable queue shows neither.
+    /// lease. If the broker has refused the stream, returns the reason. An error of the store, or an unavailable queue,
+    /// counts neither as a success nor as a refusal.
     async fn lasting_refusal(&self, lease: Duration, broker: &BrokerEndpoint) -> Option<String> {
         let since = Instant::now();
         let mut backoff = REFUSED_BACKOFF;

@@ -86,8 +86,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns options for a reader of queues in the store. The readers differ in some options, and the caller sets
-    /// these options. `limit` is the maximum number of events that may wait for the partition, in all shards together.
+    /// Returns options for a reader of queues in the store. The caller sets the options in which the readers differ.
+    /// `limit` is the maximum number of events that may wait for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -164,7 +164,7 @@ impl PartitionFactory<'_> {
                 retry_timeout,
             )
         };
-        // The stream recognises the broker's copy of an early event if the id of the event is among the last `window`
+        // The stream recognises the broker's copy of an early event if the id of the event is among the newest `window`
         // ids of its key. Pass at most `window / 2` events early, because other events of the key can arrive before the
         // copies of these events. Also leave room for the ids of all events that the broker may redeliver. A
         // `sequenced` stream needs no limit, because this stream recognises the copy by its sequence.

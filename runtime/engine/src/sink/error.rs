@@ -56,8 +56,8 @@ pub enum PublisherError {
     },
     /// For 30 seconds, the store has refused to number messages of this owner. According to the store, a later owner
     /// has sent messages from the same outbox, or these messages are already published. But this process still owns the
-    /// partition, and has not recorded these messages as published. A part of the store was therefore removed or
-    /// restored.
+    /// partition, and has not recorded these messages as published. The contradiction shows that a part of the store
+    /// was removed or restored.
     #[error(
         "stream {stream}: shard {shard} of the store refuses to number messages to {to}: according to its data, a \
          later owner of the partition has sent messages, or these messages are already published. Neither can be true, \

@@ -3,12 +3,12 @@
 //! The sink appends one line for each message. In one write, the store then records the new length of the file and
 //! removes the messages of these lines from the outbox. If the process dies between the append and this write, the file
 //! has lines after the recorded length. The next start keeps these lines. If the outbox has the message of such a line,
-//! the sink does not write the message again. If the outbox lacks the message, the store has lost the message, for
-//! example because an operator restored an older copy of the store. The start reports such a message as lost. A start
-//! removes an incomplete line from the end of the file, even if another program has renamed the file. The data after
-//! the recorded length may contain a line of another program. If the outbox has all messages in the data after this
-//! line, a start also removes the line and the data after it. If another file has taken the place of the sink file,
-//! Ordain removes nothing from this other file.
+//! the sink does not write the message a second time. If the outbox lacks the message, the store has lost the message,
+//! for example because an operator restored an older copy of the store. The start reports such a message as lost. A
+//! start removes an incomplete line from the end of the file, even if another program has renamed the file. The data
+//! after the recorded length may contain a line of another program. If the outbox has all messages in the data after
+//! this line, a start also removes the line and the data after it. If another file has taken the place of the sink
+//! file, Ordain removes nothing from this other file.
 //!
 //! The open file may differ from the file that has the path: log rotation renames, removes or truncates a file while a
 //! process writes to it. Before the first write after a sync, the sink therefore checks whether the path still leads to
@@ -32,8 +32,8 @@ use ordain_store::published_file::{FileFingerprint, OlderFile, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
-/// Size, in bytes, of the parts in which the sink writes kept lines again, and in which it searches a file for the end
-/// of its data.
+/// Size of a part of a file, in bytes. The sink rewrites kept lines in such parts, and searches a file for the end of
+/// its data in such parts.
 const REWRITE_BYTES: usize = 1 << 20;
 
 /// An open file sink.
@@ -48,14 +48,14 @@ pub(crate) struct FileSink {
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
     is_synced: bool,
-    /// The lines of unpublished messages that the open file or an older file already contains, and that the sink must
-    /// not write again.
+    /// The lines of unpublished messages that the open file or an older file already contains. The sink must not write
+    /// these lines a second time.
     kept: KeptLines,
     /// A position in the open file: the store has marked the messages of all lines before this position as published.
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// One more than the number of the run that the outbox publisher was collecting when the sink last wrote.
+    /// One more than the number of a run: the run that the outbox publisher was collecting at the sink's newest write.
     next_run: u64,
 }
 
@@ -299,9 +299,9 @@ impl FileSink {
         Ok(())
     }
 
-    /// Updates the parts of the open file and of older files that may have lines of unmarked messages (messages that
-    /// the store has not marked as published). `runs` contains the pending runs. `has_skipped` is `true` if the sink
-    /// has skipped a message of the run that is being collected.
+    /// Updates which parts of the open file and of older files may have lines of unmarked messages (messages that the
+    /// store has not marked as published). `runs` contains the pending runs. `has_skipped` is `true` if the sink has
+    /// skipped a message of the run that is being collected.
     pub(super) fn update_unmarked(&mut self, runs: &PendingRuns, has_skipped: bool) {
         let oldest = runs.oldest_of_file(&self.mark_name);
         self.next_run = runs.number() + 1;
@@ -397,10 +397,10 @@ impl FileSink {
         !self.is_synced
     }
 
-    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the last sync. If
-    /// another process removed or truncated the file before the sync had ended, writes these lines again. After a
-    /// removal, writes the lines to the file that is now at the path. If lines were written again, returns a mark for
-    /// all runs whose messages the store has not marked as published. Otherwise returns `None`.
+    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the previous sync. If
+    /// another process removed or truncated the file before the sync had ended, writes these lines a second time. After
+    /// a removal, writes the lines to the file that is now at the path. If this method wrote lines a second time,
+    /// returns a mark for all runs whose messages the store has not marked as published. Otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
@@ -426,15 +426,16 @@ impl FileSink {
         self.synced = self.tail.clone();
     }
 
-    /// Returns whether the file still has a name, its synced data, and the lines that were written after the last sync.
-    /// Compares only the last bytes of the synced data and of the lines.
+    /// Returns whether the file still has a name, its synced data, and the lines that were written after the previous
+    /// sync. Compares only the final bytes of the synced data, and the final bytes of the lines.
     fn has_all_lines(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0
             && self.synced.is_in(&self.file)?
             && self.tail.is_in(&self.file)?)
     }
 
-    /// Writes the lines since the last sync again. Returns the position of the first of these lines.
+    /// Writes a second time the lines that were written since the previous sync. Returns the position of the first of
+    /// these lines.
     fn write_again(&mut self, unsynced: &[u8]) -> io::Result<u64> {
         let metadata = self.file.metadata()?;
         if metadata.nlink() == 0 {
@@ -457,8 +458,8 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
-    /// When the store writes the mark of a run, the store has already marked the messages of all earlier runs with
-    /// lines for this file as published. The mark therefore names the older files only while kept lines remain.
+    /// Before the store writes the mark of a run, it has marked as published the messages of all earlier runs with
+    /// lines for this file. The mark therefore names the older files only while kept lines remain.
     pub(crate) fn mark(&self) -> Mark {
         self.mark_with(self.kept.range(), !self.kept.is_empty())
     }
@@ -514,8 +515,9 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
     );
 }
 
-/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the last bytes of the
-/// published content or, if the published length is 0, the inode. Returns `true` if the mark has no fingerprint.
+/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the final bytes of the
+/// published content. If the published length is 0, compares the inode instead. Returns `true` if the mark has no
+/// fingerprint.
 fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Result<bool> {
     Ok(match &published.fingerprint {
         None => true,
@@ -526,8 +528,8 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     })
 }
 
-/// Searches for the file that `published` describes, as [`find_older`] does. Returns `None` if the mark has no
-/// fingerprint, if there is no such file, or if no part of the file can have lines of unpublished messages.
+/// Searches for the file that `published` describes, as [`find_older`] does. Returns `None` in three cases: the mark
+/// has no fingerprint, there is no such file, or no part of the file can have lines of unpublished messages.
 fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<RenamedFile>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
     let kept = published.kept.as_ref().map(|range| range.start);
@@ -648,7 +650,7 @@ mod tests {
         // A file that takes the place of an empty sink file is not truncated.
         fs::remove_file(&path).expect("removed");
         let sink = open(&path, None);
-        // `sink` keeps the old file open, so that its inode is not used again.
+        // `sink` keeps the old file open, so that no new file gets the inode of the old file.
         let empty = sink.mark();
         fs::write(folder.path().join("other"), "other\n").expect("written");
         fs::rename(folder.path().join("other"), &path).expect("renamed");

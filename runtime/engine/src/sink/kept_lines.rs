@@ -7,7 +7,7 @@
 //! The outbox may contain the messages of kept lines. The sink must not write these messages a second time. This module
 //! finds the lines of these messages, and recognises the messages when the outbox publisher passes them to the sink.
 //! The store's mark of the file contains the range of the kept lines until the sink has skipped the messages. If the
-//! process ends earlier, the next start reads the range again.
+//! process ends earlier, the next start reads the range from the mark.
 //!
 //! During the comparison, a start has the messages of all outboxes in memory. Afterwards, this module keeps only the
 //! ids and numbers of the messages whose lines are in the file. The limits of the outboxes limit the number of these

@@ -11,7 +11,7 @@ use ordain_store::{Mark, Partition};
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
-    /// The last commit of this run.
+    /// The newest commit of this run.
     pub(super) through: u64,
     /// The marks of the files that contain the messages of this run.
     pub(super) marks: Vec<Mark>,
@@ -24,7 +24,7 @@ pub(super) struct PublishRun {
 /// The identity of a queue of pending runs. The runs of a queue become done in the order of their numbers.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum RunQueueId {
-    /// A shard of a partition. The store marks all messages of the shard up to a commit as published.
+    /// A shard of a partition. In one write, the store marks as published all messages of the shard up to a commit.
     Shard(Partition, u32),
     /// A file, by the name of its mark. A mark of the file covers all data up to a length.
     File(String),

@@ -50,11 +50,11 @@ pub struct PartitionHandle {
     pub completions: mpsc::Sender<Completion>,
     /// The ownership under which the messages may be published.
     pub ownership: Arc<Ownership>,
-    /// For each shard, the number of the last commit before this claim.
+    /// For each shard, the number of the newest commit before this claim.
     pub claimed_commits: Box<[u64]>,
     /// For each shard, the commit up to which all messages are published and durably marked as published.
     pub watermarks: Box<[PublishWatermark]>,
-    /// For each shard, the last commit that is known to be durable.
+    /// For each shard, the newest commit that is known to be durable.
     pub durable_commits: Box<[AtomicU64]>,
     /// The number of times that the store refused a commit of the driver because the store had lost earlier commits.
     pub rollbacks: AtomicU64,
@@ -81,7 +81,7 @@ impl PartitionHandle {
     /// Makes the driver check whether the store has all commits of the partition, because the store may have gone back
     /// in time.
     pub fn report_store_rollback(&self) {
-        // A driver whose channel is full is active and detects the loss itself.
+        // If the channel is full, the driver is active, and detects the loss itself.
         let _ = self.completions.try_send(Completion::Input(Input::StoreMayHaveRolledBack));
     }
 
@@ -92,12 +92,12 @@ impl PartitionHandle {
         }
     }
 
-    /// Returns the last durable commit of each shard.
+    /// Returns the newest durable commit of each shard.
     pub fn last_commits(&self) -> Vec<u64> {
         self.durable_commits.iter().map(|last| last.load(Ordering::SeqCst)).collect()
     }
 
-    /// Returns the last durable commit of a shard; 0 if no commit of the shard is durable.
+    /// Returns the newest durable commit of a shard; 0 if no commit of the shard is durable.
     pub fn last_commit(&self, shard: u32) -> u64 {
         self.durable_commits.get(shard as usize).map_or(0, |last| last.load(Ordering::SeqCst))
     }
@@ -163,7 +163,7 @@ pub(crate) struct OutboxPublisher {
 struct SentBacklog {
     handle: Arc<PartitionHandle>,
     shard: u32,
-    /// The last commit with these messages.
+    /// The newest commit with these messages.
     through: u64,
     messages: usize,
     bytes: usize,
@@ -377,11 +377,11 @@ impl OutboxPublisher {
         }
     }
 
-    /// Records the messages of runs as published. Records runs with file lines one after the other, because each record
-    /// covers more of a file than the previous record. Among the runs without file lines, records only the newest run
-    /// of each partition and shard; this record includes the earlier runs. The requests for these records run
-    /// concurrently, because each request may need a round trip to a server. If the ownership of a partition has ended,
-    /// does not record the runs of this partition.
+    /// Requests the publish records of runs: the records that the messages of the runs are published. For runs with
+    /// file lines, sends one request after the other, because each record covers more of a file than the previous
+    /// record. Among the runs without file lines, sends a request only for the newest run of each partition and shard.
+    /// The record of this run includes the earlier runs. These requests run concurrently, because each request may need
+    /// a round trip to a server. Omits the runs of a partition whose ownership has ended.
     async fn record_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
@@ -417,9 +417,9 @@ impl CommittedBatch {
         let writes = batch.writes.iter().enumerate();
         let writes = writes.filter(move |(position, _)| refused.next_if_eq(position).is_none());
         let messages = writes.flat_map(|(_, write)| {
-            // The incarnation distinguishes the record of a key that starts again after its end from the earlier record
-            // of the same key. The store sets the incarnation to the time of the key's first commit. The batch of that
-            // first commit does not contain the time yet.
+            // A key may start a second time after its end. The incarnation distinguishes the new record of the key from
+            // the earlier record. The store sets the incarnation to the time of the key's first commit. The batch of
+            // that first commit does not contain the time yet.
             let incarnation = match write.record.incarnation {
                 0 => applied.time,
                 incarnation => incarnation,

@@ -25,19 +25,20 @@ use ordain_util::log_throttle::LogThrottle;
 /// Size of the buffered lines, in bytes, at which the outbox publisher ends the current run early, and writes the
 /// lines.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// If the lines since the last sync reach this size, in bytes, the outbox publisher syncs the files before the end of
-/// the current group of batches. This size limits the memory for lines that the sinks may have to write again.
+/// Size, in bytes, of the lines since the previous sync at which the outbox publisher syncs the files, even before the
+/// end of the current group of batches. This size limits the memory for lines that the sinks may have to write a second
+/// time.
 pub(super) const SYNC_BYTES: usize = 8 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 /// Minimum time between two logged errors while one action of a sink fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sink of lines, and the lines since its last sync.
+/// A sink of lines, and the lines since its newest sync.
 struct BufferedLineSink {
     sink: LineSink,
-    /// The encoded lines since the last sync. If the file is removed or truncated before the next sync, the sink writes
-    /// these lines again.
+    /// The encoded lines since the newest sync. If the file is removed or truncated before the next sync, the sink
+    /// writes these lines a second time.
     buffer: Vec<u8>,
     /// The number of bytes of `buffer` that the sink has written.
     written: usize,
@@ -244,7 +245,7 @@ impl Sinks {
         self.lines.values().map(|lines| lines.buffer.len() - lines.written).sum()
     }
 
-    /// Returns the size of encoded lines since the last sync, in bytes.
+    /// Returns the size of encoded lines since the newest sync, in bytes.
     pub(super) fn unsynced_bytes(&self) -> usize {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
@@ -299,8 +300,8 @@ impl Sinks {
 
     /// Makes the written lines durable. Does not retry a failed sync, because the operating system may have dropped the
     /// data that it could not write. A second sync would then succeed without this data. Returns a new mark for each
-    /// file whose lines were written again. The new mark replaces the mark of the file in all runs whose messages the
-    /// store has not marked as published.
+    /// file whose lines this method wrote a second time. The new mark replaces the mark of the file in all runs whose
+    /// messages the store has not marked as published.
     pub(super) fn sync(&mut self) -> Result<Vec<Mark>, PublisherError> {
         let mut replaced = Vec::new();
         for (name, BufferedLineSink { sink, buffer, written, .. }) in &mut self.lines {

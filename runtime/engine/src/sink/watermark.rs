@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct PublishWatermark {
     through: AtomicU64,
     /// The oldest and the newest of the publish records that are possibly not durable yet. Each entry has the commit up
-    /// to which the record applies, and the number of the shard's last commit when the record was written.
+    /// to which the record applies, and the number of the shard's newest commit when the store wrote the record.
     pending_records: Mutex<[Option<(u64, u64)>; 2]>,
     /// The highest commit of all publish records that the outbox publisher has requested; 0 before the first request.
-    /// The value is [`HAS_FILES_FLAG`] after the request of any record that names a file.
+    /// After a request for a record that names a file, the value is [`HAS_FILES_FLAG`].
     last_request: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl PublishWatermark {
     }
 
     /// Records that the store has recorded the messages up to the commit `through` as published. `last` is the number
-    /// of the shard's last commit before this publish record.
+    /// of the shard's newest commit before this publish record.
     pub fn finish_record(&self, through: u64, last: u64) {
         // A panic while the lock is held leaves the data consistent.
         let mut pending_records =
@@ -88,7 +88,8 @@ mod tests {
     fn mark_counts_when_a_later_commit_is_durable() {
         let watermark = PublishWatermark::default();
         watermark.finish_record(3, 5);
-        // The mark follows commit 5, so a confirmation of commit 5 does not show that the mark is durable.
+        // The first publish record follows commit 5, so the durability of commit 5 does not show that this record is
+        // durable.
         watermark.record_commit(5);
         assert_eq!(watermark.through(), 0);
         watermark.finish_record(4, 6);

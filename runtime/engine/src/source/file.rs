@@ -29,8 +29,9 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// a replaced file must stay unchanged for `FOLLOW_INTERVAL` before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Maximum time for which an incomplete last line of a replaced file keeps the reader from reading the newer files.
-/// Without this limit, a program that keeps writing to a replaced file could block the newer files.
+/// Maximum time for which an incomplete last line of a replaced file delays the newer files. During this time, the
+/// reader does not read the newer files. Without this limit, a program that keeps writing to a replaced file could
+/// block the newer files.
 const UNFINISHED_LIMIT: Duration = Duration::from_secs(5);
 
 /// The settings of a file source.
@@ -90,7 +91,7 @@ fn read_standard_input(
     }
 }
 
-/// A file whose reads end at a limit. The reader of the source moves the limit.
+/// A file that can be read only up to the position `limit`. The reader of the source moves this limit.
 struct LimitedFile {
     file: Arc<File>,
     at: u64,
@@ -111,7 +112,7 @@ impl Read for LimitedFile {
 struct OpenFile {
     file: Arc<File>,
     splitter: LineSplitter<LimitedFile>,
-    /// The last bytes that were read from the file.
+    /// The final bytes of the part of the file that was read.
     tail: TailFingerprint,
 }
 
@@ -124,9 +125,9 @@ impl OpenFile {
         Ok(Self { file, splitter, tail })
     }
 
-    /// Checks that the file still has the first and the last of the bytes that were read. If not, a program has
-    /// truncated or rewritten the file, and a line of the last read may be a mixture of old and new bytes. Returns a
-    /// description of the change; `None` if the file has both.
+    /// Checks that the file still has the beginning and the end of the part that was read. If not, a program has
+    /// truncated or rewritten the file, and a line of the newest read may be a mixture of old and new bytes. Returns a
+    /// description of the change; `None` if the file still has this beginning and this end.
     fn change(&self) -> io::Result<Option<String>> {
         let read = self.tail.end();
         let length = self.file.metadata()?.len();
@@ -143,7 +144,7 @@ impl OpenFile {
     }
 }
 
-/// The result of the visit of a file.
+/// The result of one visit of the reader to a file.
 #[derive(Debug, PartialEq, Eq)]
 enum VisitResult {
     /// The file has no data that the source can read now.
@@ -300,7 +301,7 @@ impl FileReader {
             let (batch, is_end) = self.lines.read_batch(&mut open.splitter, origin)?;
             // If no line of the file was read before, no comparison shows whether a program has truncated the file and
             // has written other lines to it. After such a truncation, the earlier lines are in a copy, which this
-            // process must read first. If the first line was known before the last listing, the check below detects
+            // process must read first. If the first line was known before the newest listing, the check below detects
             // such a truncation.
             let tracked = self.set.file(index);
             let is_unknown = tracked.has_no_read_line() && !tracked.is_identified();
@@ -347,7 +348,7 @@ impl FileReader {
                 Ok(Some(open))
             }
             _ => {
-                // A program may have truncated or replaced the content after the last scan. From now on, the reader
+                // A program may have truncated or replaced the content after the newest scan. From now on, the reader
                 // compares the file only with the bytes that it finds now.
                 if !is_fixed && !tracked.progress.print.matches(&file)? {
                     tracked.compare_again();
@@ -363,7 +364,7 @@ impl FileReader {
         }
     }
 
-    /// Records how far a file was read. `is_blank` is `true` if the last read found only blank lines.
+    /// Records how far a file was read. `is_blank` is `true` if the newest read found only blank lines.
     fn record(&mut self, index: usize, open: &OpenFile, is_blank: bool) {
         let tracked = self.set.file(index);
         let has_only_blanks = is_blank && tracked.has_no_read_line();
@@ -529,8 +530,9 @@ impl LineDecoder {
             }
         }
         if let Some(last) = batch.items.last_mut() {
-            // A blank line is not an event. The end of the blanks after the last event becomes the position of this
-            // event, so that a checkpoint can include the blanks. Without this step, the blanks would count as unread.
+            // A blank line is not an event. The position of the newest event moves to the end of the blanks that follow
+            // this event, so that a checkpoint can include the blanks. Without this step, the blanks would count as
+            // unread.
             lines.skip_blanks();
             last.1 = lines.position();
         }
@@ -539,7 +541,7 @@ impl LineDecoder {
 
     /// If the last line has no line end and is not blank, returns the event in this line, or the dead letter of this
     /// line. With `may_be_unfinished`, another process may still be writing the line. If the line is then not an event,
-    /// the method logs a warning and returns `None`, and the next run reads the line again.
+    /// the method logs a warning and returns `None`. The next run then reads the line.
     fn last_line<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -579,8 +581,8 @@ impl LineDecoder {
 
     /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, and on the
     /// first non-blank line of the file. It also depends on the number and the text of the line that is not an event.
-    /// If the source reads the line again after a crash, the line produces the same letter, even if log rotation has
-    /// given the file another name. Two lines with the same text produce two letters.
+    /// If the source reads the line a second time after a crash, the line produces the same letter, even if log
+    /// rotation has given the file another name. Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,

@@ -2,11 +2,11 @@
 //! other names.
 //!
 //! The set recognises a file by its inode and by the bytes that were read, never by its name. After a rotation, the
-//! source therefore finds the file again in the folder, and reads it to its end before it reads newer files. A rotation
-//! that copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins with the
-//! bytes that were read, so the set continues in the copy instead of the truncated file. If the set cannot find an
-//! unread rest, the set reports a loss: the set must never skip a rest silently. The set also reports compressed files
-//! whose lines the source has never read.
+//! source therefore still finds the file in the folder. It reads this file to its end before it reads newer files. A
+//! rotation that copies the file and truncates it (`copytruncate`) leaves the unread rest in the copy. The copy begins
+//! with the bytes that were read, so the set continues in the copy instead of the truncated file. If the set cannot
+//! find an unread rest, the set reports a loss: the set must never skip a rest silently. The set also reports
+//! compressed files whose lines the source has never read.
 //!
 //! The set holds unread files open, up to [`OPEN_FILES_LIMIT`] open files in all, so that the source can still read a
 //! file that was removed while the source runs.
@@ -51,9 +51,8 @@ pub(crate) use listed_file::rotated_files;
 /// Number of open files at which the source stops opening files in advance. From this number on, the source opens a
 /// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// Minimum time between two warnings that the source waits for the folder. Also the minimum time between two warnings
-/// about files that this process has no right to read, and between two warnings about files that a program may still be
-/// uncompressing.
+/// Minimum time between two warnings of the same kind. The kinds are: the source waits for the folder, this process has
+/// no right to read a file, and a program may still be uncompressing a file.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -80,8 +79,8 @@ pub struct FileSet {
     /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
     uncompressed: BTreeSet<(u64, u64)>,
     compressed: CompressedFiles,
-    /// `true` if, after the last listing, the set found one of two changes: the path of a listed file no longer led to
-    /// the file, or a tracked file no longer had the bytes that were read.
+    /// `true` if the set has found one of two changes since the newest listing: the path of a listed file no longer led
+    /// to the file, or a tracked file no longer had the bytes that were read.
     is_listing_outdated: bool,
 }
 
@@ -184,8 +183,9 @@ impl FileSet {
         }
     }
 
-    /// Selects the last file, in reading order, that is not missing and that earlier runs have read at least in part.
-    /// Returns the number of lines that these runs have read. Returns `None` if no such file exists.
+    /// Selects a file that is not missing and that earlier runs have read at least in part. If there are several such
+    /// files, selects the final one in reading order. Returns the number of lines of this file that the earlier runs
+    /// have read. Returns `None` if no such file exists.
     pub fn resumed_line(&self) -> Option<u64> {
         let begun = self.files.iter().rev().find(|tracked| {
             tracked.is_read() && !tracked.is_missing && tracked.progress.is_begun()
@@ -257,8 +257,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the file with this index, and opens it if necessary. Returns `None` if the file is missing, is no longer
-    /// at its last known path, or is an older file that this process has no right to read.
+    /// Returns the file with this index, and opens it if necessary. Returns `None` in three cases: the file is missing,
+    /// is no longer at its last known path, or is an older file that this process has no right to read.
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {

@@ -13,7 +13,7 @@ use crate::run::management::{BindingAnswer, ManagementApi};
 use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 
 /// The type of exchange that sends each message to only one of its bindings, by a hash of the routing key. Two bindings
-/// of one queue count as two.
+/// of one queue count as two bindings.
 const MODULUS_TYPE: &str = "x-modulus-hash";
 /// The types of exchanges that send each message to only one of their destinations, by a hash of a part of the message.
 const DIVIDING_TYPES: [&str; 2] = [MODULUS_TYPE, "x-consistent-hash"];
@@ -126,8 +126,9 @@ pub(super) fn divides_messages(exchange: &ExchangeAnswer) -> bool {
 
 /// Returns the bindings that must not lead from `exchanges`: bindings to foreign destinations, and, from an exchange of
 /// type `x-modulus-hash`, second bindings of the stream's queues. Omits exchanges of types that send a copy of each
-/// message to each destination. Also omits second bindings from an exchange of type `x-consistent-hash`. Such bindings
-/// change no partition, and after the removal of such a binding, RabbitMQ 3.10 routes no messages to the queue.
+/// message to each destination. Also omits second bindings from an exchange of type `x-consistent-hash`. Such a binding
+/// does not change the partition of any message. In addition, RabbitMQ 3.10 routes no messages to the queue after the
+/// removal of such a binding.
 pub(super) fn unneeded_bindings(
     api: &ManagementApi,
     exchanges: &[PartitionedExchange],
@@ -175,7 +176,8 @@ mod tests {
         let bindings: Vec<BindingAnswer> = [
             ("shop", "orders.0", "queue"),
             ("shop", "orders.1", "queue"),
-            // Earlier, the stream had more partitions, so it has a binding of the queue `orders.2`.
+            // In an earlier configuration, the stream had more partitions, so the exchange has a binding to the queue
+            // `orders.2`.
             ("shop", "orders.2", "queue"),
             ("shop", "orders.1", "exchange"),
             ("orders.x123456.marker", "shop", "exchange"),

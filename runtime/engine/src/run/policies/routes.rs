@@ -102,7 +102,7 @@ impl Routes {
     }
 }
 
-/// A place that messages can reach.
+/// A queue or exchange that messages can reach.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum RouteNode<'a> {
     Exchange(&'a str),
@@ -111,7 +111,7 @@ enum RouteNode<'a> {
     AnyQueue,
 }
 
-/// Returns the place to which a queue moves expired and rejected messages; `None` if the queue drops them.
+/// Returns the exchange or queue to which a queue moves expired and rejected messages; `None` if the queue drops them.
 fn after_queue<'a>(name: &str, queues: &'a [QueueAnswer]) -> Option<RouteNode<'a>> {
     let queue = queues.iter().find(|answer| answer.name == name)?;
     match queue.setting("dead-letter-exchange")? {

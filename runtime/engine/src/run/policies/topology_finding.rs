@@ -59,20 +59,20 @@ impl From<TopologyFinding> for Finding {
 /// The routing faults of this process's partitions, according to the newest checks.
 #[derive(Debug, Default)]
 pub(super) struct RoutingFaults {
-    /// For each partition, the number of its deliveries until the last check.
+    /// For each partition, the number of its deliveries up to the newest check.
     delivered: BTreeMap<Partition, u64>,
-    /// For each kind of fault and partition, the number of failed checks since the last successful check.
+    /// For each kind of fault and partition, the number of failed checks since the newest successful check.
     failed_checks: BTreeMap<(RoutingFault, Partition), u32>,
 }
 
 impl RoutingFaults {
     /// Records the routing faults of `findings` in the states of the sources of this process, and removes the faults
-    /// that no longer exist. If a partition has received deliveries since the last check, this method ignores its
+    /// that no longer exist. If a partition has received deliveries since the previous check, this method ignores its
     /// missing binding. The events then reach its queue in a way that the management API does not show, for example
     /// through a shovel. Only the process that drives a partition can see these deliveries. A missing binding may
     /// concern the whole stream. In this case, only the process that drives the partition with the missing binding
-    /// records the fault, for all partitions of the stream in this process. If `is_unchecked` returns `true` for a
-    /// fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`] such checks.
+    /// records the fault. This process records the fault for all its partitions of the stream. If `is_unchecked`
+    /// returns `true` for a fault, the fault stays unchanged, but ends after [`FAILED_CHECKS_LIMIT`] such checks.
     pub(super) fn update(
         &mut self,
         status: &RunStatus,
@@ -80,7 +80,7 @@ impl RoutingFaults {
         is_unchecked: impl Fn(RoutingFault, &Partition) -> bool,
     ) {
         let all = status.partitions();
-        // The driven partitions that have received nothing since the last check.
+        // The driven partitions that have received nothing since the previous check.
         let mut silent = BTreeSet::new();
         for metrics in &all {
             let delivered = metrics.stats().delivered;
@@ -195,8 +195,8 @@ mod tests {
         status.partition(&second).set_stats(&Stats { delivered: 1, ..Stats::default() });
         tracker.update(&status, &found, checked);
         assert_eq!(consuming(), [true, true, true]);
-        // Only the process that drives the partition knows whether the partition receives deliveries, and this is now
-        // another process.
+        // Only the process that drives the partition knows whether the partition receives deliveries. Another process
+        // now drives the partition.
         status.partition(&second).health().set(SourceState::Inactive);
         tracker.update(&status, &found, checked);
         assert_eq!(consuming(), [true, false, true]);

@@ -40,7 +40,7 @@ const BATCH_GROUP_LIMIT: usize = 64;
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Delay before the sequence assigner retries a call after an error of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Interval at which the task searches the histories for messages that the store may have lost.
+/// Interval between two checks by the task whether the store has lost messages of the histories.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.
@@ -137,8 +137,8 @@ impl SequenceAssigner {
     }
 
     /// Checks whether the store has lost messages that are still in `histories`, and passes the lost messages to the
-    /// store a second time. Checks the outboxes for which [`Store::disconnects`] has changed since their last call, and
-    /// the outboxes whose last call was some seconds ago.
+    /// store a second time. Checks an outbox if [`Store::disconnects`] has changed since the newest call for this
+    /// outbox, or if this call was some seconds ago.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -316,8 +316,8 @@ impl SequenceAssigner {
         let mut groups = Vec::new();
         let mut cursor_indexes = Vec::new();
         let mut budget = CallBudget::default();
-        // Fenced cursors (for which the store's last reply reported another owner) come last. If fenced cursors came
-        // first, they could use up the room in the call that the other cursors need.
+        // A cursor is fenced if the store's newest reply reported another owner. Add the fenced cursors after all other
+        // cursors, because otherwise they could use up the room in the call that the other cursors need.
         let (fenced, others): (Vec<_>, Vec<_>) =
             cursors.iter().enumerate().partition(|(_, cursor)| cursor.is_fenced());
         for (cursor_index, cursor) in others.into_iter().chain(fenced) {
@@ -440,9 +440,9 @@ impl SequenceAssigner {
     }
 
     /// Forwards the numbered messages of a batch to the exchanges, if the destination has exchanges. Reports all other
-    /// messages to the outbox publisher as published, because they need no confirm of an exchange. The other messages
-    /// are of two kinds. The store has put the messages to a stream into a queue. The next owner of the partition
-    /// publishes the messages without a number.
+    /// messages to the outbox publisher as published, because they need no confirm of an exchange. There are two kinds
+    /// of other messages: messages to a stream, which the store has put into a queue, and messages without a number,
+    /// which the next owner of the partition publishes.
     fn forward(
         &mut self,
         batch: DestinationBatch,

@@ -73,7 +73,8 @@ pub(super) struct OutboxCursor {
     disconnects: u64,
     /// The time when `disconnects` was read, in milliseconds since the sequence assigner was created.
     disconnects_at: u64,
-    /// The time when the store first reported another owner; `None` if the store's last reply reported no other owner.
+    /// The time when the store first reported another owner; `None` if the store's newest reply reported no other
+    /// owner.
     fenced_since: Option<Instant>,
 }
 
@@ -111,8 +112,8 @@ impl OutboxCursor {
     }
 
     /// Adds a message. The cursor divides the messages of a commit into chunks of [`ASSIGN_LIMIT`] messages; only the
-    /// last chunk may be smaller. `batch_index` has the index of the message's batch, and the index of the message in
-    /// the batch.
+    /// final chunk of a commit may be smaller. `batch_index` has the index of the message's batch, and the index of the
+    /// message in the batch.
     pub(super) fn push(&mut self, commit: u64, item: AssignItem, batch_index: (usize, usize)) {
         self.batch_indexes.push(batch_index);
         let chunk = match self.chunks.last_mut() {
@@ -127,7 +128,7 @@ impl OutboxCursor {
             .push(OutboxChunk { position: OutboxPosition { commit, chunk }, items: vec![item] });
     }
 
-    /// Returns whether the last reply of the store reported another owner.
+    /// Returns whether the newest reply of the store reported another owner.
     pub(super) fn is_fenced(&self) -> bool {
         self.fenced_since.is_some()
     }
@@ -199,7 +200,7 @@ impl OutboxCursor {
         *self.fenced_since.get_or_insert_with(Instant::now)
     }
 
-    /// Prepares to repeat all messages after `last`, the last outbox position that the store has. Returns how many of
+    /// Prepares to repeat all messages after `last`, the newest outbox position that the store has. Returns how many of
     /// these messages were not prepared before. Returns `None` if some of these messages are no longer in memory.
     pub(super) fn recover_lost(&mut self, last: Option<OutboxPosition>) -> Option<usize> {
         let messages = self.history.roll_back_to(last)?;
@@ -207,8 +208,8 @@ impl OutboxCursor {
         Some(messages)
     }
 
-    /// Logs that the store lost messages, and that this process no longer has all of them in memory. `last` is the last
-    /// outbox position that the store has.
+    /// Logs that the store lost messages, and that this process no longer has all of them in memory. `last` is the
+    /// newest outbox position that the store has.
     pub(super) fn report_lost(&self, to: &str, last: Option<OutboxPosition>) {
         let Partition { stream, number } = &self.handle.partition;
         let range = self.lost_range(last);
@@ -227,7 +228,7 @@ impl OutboxCursor {
     }
 
     /// Returns the commits with messages that the store has lost, and a time before the store first numbered these
-    /// messages. `last` is the last outbox position that the store has.
+    /// messages. `last` is the newest outbox position that the store has.
     fn lost_range(&self, last: Option<OutboxPosition>) -> NumberedMessages {
         let stored = last.map(|last| last.commit);
         let confirmed = self.history.last_confirmed();
@@ -320,8 +321,8 @@ mod tests {
         let numbers: Vec<AssignItemReply> = (1..=8).map(AssignItemReply::New).collect();
         cursor.record_done(&group, &numbers, true, 0);
 
-        // The store may forget the positions of messages that are reported as published. The next call passes message 8
-        // again. If this call is repeated, the store must still recognise message 8. The call must therefore not report
+        // The store may forget the positions of messages that are reported as published. The next call repeats message
+        // 8. If this call is repeated, the store must still recognise message 8. The call must therefore not report
         // message 8 as published.
         assert_eq!(cursor.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
         let group = cursor.next_group(&mut CallBudget::default()).expect("a lost message");
@@ -348,8 +349,8 @@ mod tests {
         let mut right =
             NumberedMessages { shard: 3, outbox: 0, first: Some(3), last: 8, since: None };
         assert_eq!(lost, right);
-        // Two other cases: the store has no message of this owner, or it has only a part of the messages of the last
-        // commit.
+        // The two remaining cases: the store has no message of this owner, or it has only a part of the messages of the
+        // newest commit.
         right.first = None;
         assert_eq!(cursor.lost_range(None), right);
         let lost = cursor.lost_range(Some(OutboxPosition { commit: 8, chunk: 0 }));
