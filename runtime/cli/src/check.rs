@@ -76,8 +76,8 @@ struct CheckReport {
     streams: Vec<StreamRow>,
 }
 
-/// An error of the configuration, a file or a handler. The members `file`, `line` and `setting` name the place of the
-/// error in the configuration. A member is `None` if the error does not name this part of the place.
+/// An error of the configuration, a file or a handler. The members `file`, `line` and `setting` describe where the
+/// error is in the configuration. A member is `None` if the error does not state this value.
 #[derive(Default, Serialize)]
 struct ErrorRow {
     file: Option<String>,

@@ -208,7 +208,8 @@ impl InspectTarget {
     }
 
     /// Returns the limit on the events of a blocked key in the store. At this limit, the partition of the key accepts
-    /// no further event. Returns `None` if the stream is not configured, or if further events become dead letters.
+    /// no more events. Returns `None` if the stream is not configured, or if the events above the limit become dead
+    /// letters.
     pub(crate) fn pausing_spill_limit(&self, stream: &str) -> Result<Option<u64>, CommandError> {
         match self {
             Self::Store { loaded, .. } => {
@@ -220,8 +221,8 @@ impl InspectTarget {
         }
     }
 
-    /// Returns the row of a stream in the process. Returns `None` if the process does not list the stream, or if the
-    /// command reads the store, which does not contain the state of the stream in a process.
+    /// Returns the row of a stream in the process. Returns `None` if the process does not list the stream. Also returns
+    /// `None` if the command reads the store: the store does not contain the state of the stream in a process.
     pub(crate) fn running_stream(&self, stream: &str) -> Result<Option<StreamRow>, CommandError> {
         match self {
             Self::Store { .. } => Ok(None),
@@ -326,7 +327,7 @@ fn stream_row(process: &AdminClient, stream: &str) -> Result<Option<StreamRow>, 
     Ok(page.streams.0.into_iter().find(|row| row.stream.raw() == stream))
 }
 
-/// Returns an error if the cursor for the next page leads to the same page again.
+/// Returns an error if the cursor for the next page leads to the same page.
 fn check_cursor<F>(
     process: &AdminClient,
     page: ListPage<F>,

@@ -38,7 +38,7 @@ pub(crate) fn start(format: LogFormat, filter: &str) -> Result<(), String> {
     })?;
     let lines = fmt::layer()
         .with_writer(move || LogWriter { json: format == LogFormat::Json })
-        // Without this setting, the layer would write a further line about each log entry that it cannot format.
+        // Without this setting, the layer would write an additional line about each log entry that it cannot format.
         .log_internal_errors(false);
     let lines = match format {
         LogFormat::Text => lines.with_target(false).with_ansi(is_terminal()).boxed(),
@@ -91,7 +91,7 @@ fn json_note(lines: u64) -> String {
     format!("{line}\n")
 }
 
-/// Writes the last line of the log: the reason why the process ends. Writes this line even if the log's filter
+/// Writes the final line of the log: the reason why the process ends. Writes this line even if the log's filter
 /// suppresses errors.
 pub(crate) fn log_final_error(format: LogFormat, error: &str) {
     let line = match format {
@@ -112,10 +112,10 @@ fn is_terminal() -> bool {
     io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none()
 }
 
-/// Standard error as the output of the log. A line that cannot be written is dropped without an error.
+/// A writer of log lines to standard error. It drops a line that cannot be written, and reports no error.
 struct LogWriter {
-    /// True if lines are JSON. The output then escapes the invisible characters that the JSON format, unlike the text
-    /// format, leaves unescaped.
+    /// True if the lines are JSON. The writer then escapes invisible characters, because the JSON format leaves them
+    /// unescaped. In the text format, the lines already have these escapes.
     json: bool,
 }
 

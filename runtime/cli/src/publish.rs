@@ -240,7 +240,7 @@ impl PublishArgs {
 }
 
 /// Waits until publishing ends. After a signal, requests the end of publishing through `stop`. Returns the result and
-/// the signal. Returns an error at once if a second signal arrives.
+/// the signal. Returns an error immediately if a second signal arrives.
 async fn until_signal<T>(
     publishing: impl Future<Output = T>,
     stop: &watch::Sender<bool>,

@@ -122,9 +122,9 @@ impl RunArgs {
     }
 }
 
-/// Runs the streams until `shutdown` becomes true. With `once`, the run also ends when every source has ended, and
-/// every event is settled (ended with or without effect) or held (waits in the store). Starts the admin listener, loads
-/// the handlers, opens the store and runs the engine, in this order.
+/// Runs the streams until `shutdown` becomes true. With `once`, the run also ends when two conditions hold: every
+/// source has ended, and every event is settled (ended with or without effect) or held (waits in the store). Starts the
+/// admin listener, loads the handlers, opens the store and runs the engine, in this order.
 async fn run(
     loaded: &LoadedConfig,
     once: bool,

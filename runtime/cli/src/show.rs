@@ -1,5 +1,5 @@
-//! Prints output: as text for a terminal, as JSON for scripts. Data from an event or a server must never reach
-//! a terminal unescaped.
+//! Prints the results of commands: as text for a terminal, as JSON for scripts. Data from an event or a server must
+//! never reach a terminal unescaped.
 
 use std::borrow::Cow;
 use std::io::{self, Write};

@@ -51,9 +51,9 @@ pub(crate) struct EndSignals {
 }
 
 impl EndSignals {
-    /// Starts to catch the signals. A signal that the process ignored at its start stays ignored, because `nohup` and
-    /// shells start a process with ignored signals, so that the process outlives the terminal. Exceptions are SIGTERM
-    /// and SIGINT, which this process always catches.
+    /// Starts to catch the signals. A signal that the process ignored at its start stays ignored. The reason: `nohup`
+    /// and shells start a process with ignored signals so that the process outlives the terminal. Exceptions are
+    /// SIGTERM and SIGINT, which this process always catches.
     pub(crate) fn new() -> io::Result<Self> {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let ignored = ignored_signals(&status);

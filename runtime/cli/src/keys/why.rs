@@ -137,9 +137,10 @@ fn missing_events(row: &KeyRow) -> String {
     events(row.next, next_arrived(row).unwrap_or(row.next).saturating_sub(1))
 }
 
-/// Returns the lowest sequence after `next` among three sequences in the record. One is the lower bound of the events
-/// that the store holds. The others are both bounds of the events that wait in dead letters (`far-ahead`, `overflow`).
-/// All these events have arrived early. `None` if none of the three sequences is after `next`.
+/// Returns the lowest sequence after `next` among three sequences in the record. The first is the lower bound of the
+/// events that the store holds. The other two are the lower and the upper bound of the events that wait in dead letters
+/// (`far-ahead`, `overflow`). All these events have arrived early. `None` if none of the three sequences is after
+/// `next`.
 fn next_arrived(row: &KeyRow) -> Option<u64> {
     let ahead = row.ahead.into_iter().flat_map(|range| [range.first, range.last]);
     ahead.chain([row.held.first]).filter(|sequence| *sequence > row.next).min()
@@ -170,8 +171,8 @@ fn ahead_text(row: &KeyRow) -> String {
     format!("waiting until all earlier events are settled: {range}\n")
 }
 
-/// Returns a text about the events with the sequence `next` or a higher sequence that arrived, but could not be read.
-/// The text names the dead letters of these events, because the key lacks the events and the letters contain them.
+/// Returns a text about the events that arrived but could not be read, and whose sequence is `next` or higher. The text
+/// names the dead letters of these events, because the key lacks the events and the letters contain them.
 async fn unreadable_text(
     target: &InspectTarget,
     stream: &str,
@@ -239,8 +240,8 @@ fn requests_text(row: &KeyRow) -> String {
 }
 
 /// Returns the remedy for a key that has stopped. `is_full` states whether the store holds as many events of the key as
-/// the stream allows. If so, a missing event cannot arrive before the limit is raised, because the partition of the key
-/// accepts no further event.
+/// the stream allows. If so, a missing event cannot arrive before an operator raises the limit, because the partition
+/// of the key accepts no more events.
 fn remedy(row: &KeyRow, tries_again: bool, is_full: bool) -> Option<String> {
     let room = if is_full {
         "raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain again, because the partition of \

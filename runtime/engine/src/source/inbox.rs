@@ -163,7 +163,8 @@ impl IngressRelay {
     ///   batch of events.
     /// - The reader of the queue in the store fails.
     async fn publish(&mut self) -> (u64, Option<String>) {
-        // Only the acknowledged events count as used: when publishing fails, the inbox drops all other events.
+        // Only the acknowledged events count as used: when publishing fails, the inbox drops all other events from
+        // memory.
         let options = QueueOptions { used: Some(Arc::default()), ..self.queue.clone() };
         let SourceHandle { mut deliveries, failure, acknowledge, task: ended, .. } =
             read_queue(options);
@@ -250,7 +251,7 @@ impl IngressRelay {
         (unconfirmed.through(), failed)
     }
 
-    /// Waits until the broker is available again. Meanwhile, passes at most `early_left` events to the driver.
+    /// Waits until the broker becomes available. Meanwhile, passes at most `early_left` events to the driver.
     async fn pass_early_events(&mut self, backoff: &mut Backoff) {
         let Self { queue, producer, early_sender, early_left, .. } = self;
         let used = Arc::<AtomicU64>::default();

@@ -38,7 +38,7 @@ pub(super) enum NextLine<'a> {
     Line(&'a [u8], FilePosition),
     /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
     TooLong(&'a [u8], u64, FilePosition),
-    /// No further line is available now.
+    /// No more lines are available now.
     End,
 }
 
@@ -61,7 +61,7 @@ impl<R: Read> LineSplitter<R> {
     }
 
     /// Creates a splitter for an input that continues at a position. `head` has the first bytes of the input, and
-    /// `tail` has the last bytes before `position`.
+    /// `tail` has the bytes immediately before `position`.
     pub(super) fn resume(
         input: R,
         limit: usize,

@@ -140,7 +140,7 @@ impl QueueNotifier {
         ReadingGuard(Arc::clone(self))
     }
 
-    /// Takes the shards to which this process wrote since the last call, each with the added entries.
+    /// Takes the shards to which this process wrote since the previous call, each with the added entries.
     pub(super) fn take_new_runs(&self) -> BTreeMap<u32, NewQueueRuns> {
         let new_runs = std::mem::take(&mut *self.lock_runs());
         new_runs.into_iter().map(|(shard, mut runs)| (shard, runs.take())).collect()
@@ -173,7 +173,7 @@ impl QueueNotifier {
         self.lock_runs().get_mut(&shard)?.check(checked_calls, stored, ends.first, now())
     }
 
-    /// Puts back the entries of a shard that a reader expected and did not read. The entries return to their place
+    /// Puts back the entries of a shard that a reader expected and did not read. The entries return to their position
     /// before newer entries, and the next reader expects them.
     pub(super) fn put_back(&self, shard: u32, unread: impl Iterator<Item = (QueueRun, u64)>) {
         self.lock_runs().entry(shard).or_default().put_back(unread);

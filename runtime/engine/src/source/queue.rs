@@ -6,7 +6,7 @@
 //! unacknowledged event. When this process adds entries to a queue, the queue notifier wakes the reader. The reader
 //! polls the store for entries of other processes.
 //!
-//! Each read names the last queue position that the reader has read. If the store went back in time (lost its newest
+//! Each read names the newest queue position that the reader has read. If the store went back in time (lost its newest
 //! writes) and lacks this position, the store refuses the read. The reader then starts at the beginning of the shard's
 //! queue, and delivers only the entries that it has not delivered yet ([`QueueCursor`]).
 
@@ -59,7 +59,7 @@ const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 /// Time limit of the final removal at the end of the reader.
 const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
-/// Delay before the next read of an unavailable store.
+/// Delay before the next attempt to read, if the store is unavailable.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// The words of a log line about lost events.
@@ -79,8 +79,8 @@ pub struct QueueOptions {
     pub notifier: Arc<QueueNotifier>,
     /// Maximum number of events that may wait for the partition, in all shards together.
     pub limit: u64,
-    /// True if every writer adds the events of each key to the queue in order and without gaps, as other streams of
-    /// this store do through their sinks.
+    /// True if every writer adds the events of each key to the queue in order and without gaps. The sinks of other
+    /// streams of this store do this.
     pub is_fed_locally: bool,
     /// True if the reader polls often, because other processes may write to the queue.
     pub has_other_writers: bool,
@@ -141,10 +141,10 @@ struct QueueReader {
     acknowledged: watch::Receiver<AckProgress>,
     /// For each shard, the position of this reader in the queue, and the entries that the reader expects.
     cursors: Vec<QueueCursor>,
-    /// The value of [`Store::disconnects`] at the last check; 0 before the first check. The first check therefore also
-    /// finds the disconnects before the start of the reader.
+    /// The value of [`Store::disconnects`] at the newest check; 0 before the first check. The first check therefore
+    /// also finds the disconnects before the start of the reader.
     disconnects: u64,
-    /// The value of [`PartitionHandle::rollbacks`] at the last check: how often the driver had found that the store
+    /// The value of [`PartitionHandle::rollbacks`] at the newest check: how often the driver had found that the store
     /// lost commits.
     rollbacks: u64,
     /// Approximate number of acknowledged entries that the reader can remove.
@@ -200,7 +200,7 @@ impl QueueReader {
         ended
     }
 
-    /// Reads until the receiver of the deliveries closes, and then waits for the last acknowledgement.
+    /// Reads until the receiver of the deliveries closes, and then waits for the driver's final acknowledgement.
     async fn read_all(&mut self, deliver: mpsc::Sender<DeliveryBatch>) -> Result<(), StoreError> {
         // The first read finds all entries that were written before the reader started.
         self.unread_shards.extend(0..self.cursors.len() as u32);
@@ -243,11 +243,11 @@ impl QueueReader {
                 () = deliver.closed() => break,
             }
         }
-        // The driver takes no more deliveries. The following loop ends after the driver's last acknowledgement.
+        // The driver takes no more deliveries. The following loop ends after the driver's final acknowledgement.
         drop(deliver);
         while self.acknowledged.changed().await.is_ok() {}
         self.acknowledge();
-        // If entries stay in the queue, the next owner reads them again, and recognises that their events are already
+        // If entries stay in the queue, the next owner also reads them, and recognises that their events are already
         // settled.
         let _ = timeout(LAST_REMOVAL_TIMEOUT, self.remove(true)).await;
         Ok(())
@@ -339,8 +339,8 @@ impl QueueReader {
         Ok((batch, is_known))
     }
 
-    /// Finds the shards that have unread entries. This method reads only the first and the last queue position of each
-    /// shard, because most queues have no new entries.
+    /// Finds the shards that have unread entries. This method reads only the oldest and the newest queue position of
+    /// each shard, because most queues have no new entries.
     async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
         let ends_of_shards = match store.queue_ends(partition).await {
@@ -351,8 +351,8 @@ impl QueueReader {
             found => found?,
         };
         self.report_recovery();
-        // The condition in this loop also selects a shard of a store that went back in time. The last entry of such a
-        // shard is earlier than, or different from, the last entry that this reader has read.
+        // The condition in this loop also selects a shard of a store that went back in time. The newest entry of such a
+        // shard is earlier than, or different from, the newest entry that this reader has read.
         for (shard, (ends, cursor)) in (0..).zip(ends_of_shards.iter().zip(&mut self.cursors)) {
             cursor.record_first(ends.first);
             self.removable_count += usize::from(cursor.removable().is_some());
@@ -381,14 +381,14 @@ impl QueueReader {
         }
     }
 
-    /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, the reader
-    /// reads this shard again only after a notification or a poll. The result has the same meaning as the result of
+    /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, the next read
+    /// of this shard needs a notification or a poll. The result has the same meaning as the result of
     /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         // Immediately before the read, the reader takes the queue positions of the entries that this process has
-        // written. The read must therefore find all of these entries. If the reader took these positions later, the
-        // store could go back in time before that. The reader would then expect lost entries that it has already
-        // delivered, and would report them as lost.
+        // written. The read must therefore find all of these entries. If the reader took these positions after the
+        // read, the store could go back in time between the read and this step. The reader would then expect lost
+        // entries that it has already delivered, and would report them as lost.
         self.take_new_runs();
         let mut batch = DeliveryBatch::default();
         let mut is_known = false;
@@ -567,7 +567,7 @@ impl QueueReader {
     }
 
     /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. If a shard has lost the
-    /// last entry to remove, starts to read the shard's queue from its beginning.
+    /// newest entry to remove, starts to read the shard's queue from its beginning.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =

@@ -25,7 +25,7 @@ pub(super) struct UnconfirmedEvents {
     /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
     /// The length of `events` at which the inbox reads no more batches. This length limits the number of events that
-    /// the inbox publishes again after a failure.
+    /// the inbox publishes a second time after a failure.
     repeat_limit: usize,
 }
 
@@ -59,7 +59,8 @@ impl UnconfirmedEvents {
             && self.events.len() < self.repeat_limit
     }
 
-    /// Returns whether the list contains events that the broker refused. The inbox must publish such events again.
+    /// Returns whether the list contains events that the broker refused. The inbox must repeat the publishing of such
+    /// events.
     pub(super) fn has_refused(&self) -> bool {
         self.events.iter().flatten().any(|pending| pending.is_refused)
     }

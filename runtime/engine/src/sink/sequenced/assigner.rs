@@ -40,7 +40,7 @@ const BATCH_GROUP_LIMIT: usize = 64;
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Delay before the sequence assigner retries a call after an error of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Interval between two checks by the task whether the store has lost messages of the histories.
+/// Interval between two checks whether the store has lost messages of the histories.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
 /// stream emits this many bytes in a few seconds.

@@ -38,9 +38,9 @@ impl FileSet {
     ///
     /// - The path of the source now names `copy`, the tracked file is no longer among the listed files, and `copy`
     ///   begins with the whole content of the tracked file.
-    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the last byte that
-    ///   was read. In this case, the source read more lines after the copy was made, and before a program truncated or
-    ///   removed the original file.
+    /// - `copy` is an older file that begins with the first bytes that were read, but ends before the position up to
+    ///   which the tracked file was read. In this case, the source read more lines after the copy was made, and before
+    ///   a program truncated or removed the original file.
     /// - A program truncated the tracked file before the source had read any of it. `copy` is an older file that is at
     ///   least as long as the tracked file was. If the first bytes of the tracked file are known, `copy` begins with
     ///   these bytes.
@@ -77,8 +77,8 @@ impl FileSet {
             let is_shorter = length < print.end();
             let is_original = match &tracked.file {
                 _ if is_copied => true,
-                // If the path names `copy`, then `copy` is a new file that only has the same content as the removed
-                // file. The exception is a removed file that a program has compressed and later uncompressed.
+                // If the path names `copy`, then `copy` is a new file that has the same content as the removed file
+                // only by chance. The exception is a removed file that a program has compressed and later uncompressed.
                 None if tracked.is_missing && is_shorter => !is_live && print.has_head(copy)?,
                 None if tracked.is_remembered() => {
                     let may_be_copy = !is_live
@@ -108,10 +108,10 @@ impl FileSet {
 
     /// Returns whether another file has the same content as `file`, up to the end of the shorter file. The other file
     /// is a tracked file, or a file in the listing that the path of the source names. Also returns `true` if `file` is
-    /// empty: the file has nothing to read yet, and a later scan repeats the comparison. If a program has truncated a
-    /// tracked file since the scan found this file, `file` may be its copy, but a comparison with the truncated file
-    /// cannot show this. In this case, the method sets `is_listing_outdated` and returns `true`, so that the caller
-    /// begins a new scan.
+    /// empty: the file has nothing to read yet, and a later scan repeats the comparison. A program may have truncated a
+    /// tracked file after the scan found the tracked file. `file` may then be a copy of the tracked file, but a
+    /// comparison with the truncated file cannot show this. In this case, the method sets `is_listing_outdated` and
+    /// returns `true`, so that the caller begins a new scan.
     pub(super) fn is_copy(&mut self, file: &File, listed: &[ListedFile]) -> io::Result<bool> {
         let length = file.metadata()?.len();
         if length == 0 {
@@ -140,7 +140,8 @@ impl FileSet {
                 self.is_listing_outdated = true;
                 return Ok(true);
             }
-            // The source finds the content of a missing file elsewhere, so the file at its path may change at any time.
+            // The source reads the content of a missing file from a copy, so the file that is still at its path may
+            // change at any time.
             tracked.start = (!tracked.is_missing).then_some(other_start);
         }
         let inodes: BTreeSet<u64> =

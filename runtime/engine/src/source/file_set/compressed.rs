@@ -1,6 +1,6 @@
 //! The compressed files of a source. The source cannot read a compressed file. If a compressed file appears, either a
-//! file of the set has become this compressed file, or the source has never read its lines. No such lines may be lost
-//! without a report.
+//! file of the set has become this compressed file, or the source has never read the lines of the compressed file.
+//! Lines that the source has never read must not be lost without a report.
 //!
 //! The name of a compressed file does not show which file it was before. The set compares the first bytes of the
 //! content of a gzip file with the first bytes of the files of the set. It also compares the length of the content with
@@ -42,7 +42,8 @@ pub(in crate::source) struct CompressedFile {
     /// The first bytes of the content. `None` if the file needs no report, if its format is not gzip, or if this
     /// process cannot read the file.
     head: Option<Vec<u8>>,
-    /// `true` if the file needs no report, because it existed before the path of the source led to its folder.
+    /// `true` if the file needs no report, because it was in the folder before the path of the source led to this
+    /// folder.
     is_ignored: bool,
     /// `true` if the folder also has the file that a program may be compressing (see [`may_become`]). The program may
     /// still be writing the compressed file.
@@ -123,11 +124,11 @@ pub(super) struct CompressedFiles {
     /// [`LOST_FILES_LIMIT`]. After them: the files of the folder. `None` if the next scan must treat all files as
     /// known.
     known: Option<Arc<[u64]>>,
-    /// The files of the last listing, in reading order.
+    /// The files of the newest listing, in reading order.
     listed: Vec<CompressedFile>,
-    /// The digest and the length of the content of each file of the last listing.
+    /// The digest and the length of the content of each file of the newest listing.
     contents: BTreeMap<FileState, (u64, Option<u64>)>,
-    /// The files of the last listing with lines that the source has never read. The stream has no dead letter about
+    /// The files of the newest listing with lines that the source has never read. The stream has no dead letter about
     /// these files yet.
     pub(super) unreported: VecDeque<CompressedFile>,
 }
@@ -253,8 +254,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Matches the compressed files that appeared since the last scan with the files of the set. Returns, for each file
-    /// of the set, the compressed file that this file may have become. Records the remaining compressed files as
+    /// Matches the files of the set with the compressed files that appeared since the previous scan. Returns, for each
+    /// file of the set, the compressed file that this file may have become. Records the remaining compressed files as
     /// unreported: the source has never read their lines.
     pub(super) fn match_compressed(&mut self) -> Vec<Option<CompressedFile>> {
         let mut rests = vec![None; self.files.len()];
@@ -262,8 +263,8 @@ impl FileSet {
         let Some(known) = self.known_digests() else { return rests };
         let listed = self.compressed.listed.iter();
         let mut new: VecDeque<_> = listed.filter(|file| file.is_new(&known)).cloned().collect();
-        // First match the files that were in the folder at the last scan: these files are more probably the originals
-        // of the new compressed files.
+        // First match the files that were in the folder at the previous scan: these files are more probably the
+        // originals of the new compressed files.
         for was_gone in [false, true] {
             for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
                 if tracked.may_be_compressed() && tracked.was_gone == was_gone {
@@ -273,8 +274,8 @@ impl FileSet {
                 }
             }
         }
-        // After the source last measured a file, a program may have appended lines to the file, even if the file was
-        // renamed. Only equal first bytes then show which renamed file a compressed file was before. Make these matches
+        // A program may have appended lines to a file after the source last measured this file, even if the file was
+        // renamed. Only equal first bytes then show which renamed file has become a compressed file. Make these matches
         // before the matches without such evidence.
         for (tracked, rest) in self.files.iter_mut().zip(&mut rests) {
             if tracked.may_be_compressed() && !tracked.was_gone {
@@ -306,8 +307,8 @@ impl FileSet {
         rests
     }
 
-    /// Records that the compressed files of the last listing need no report, except the files that need a dead letter
-    /// and the files that a program may still be writing.
+    /// Records that the compressed files of the newest listing need no report. There are two exceptions: the files that
+    /// need a dead letter, and the files that a program may still be writing.
     pub(super) fn record_known_compressed(&mut self) {
         let rests = self.files.iter().filter_map(TrackedFile::unreported_rest);
         let unreported = self.compressed.unreported.iter().map(|file| file.digest);
@@ -330,8 +331,8 @@ impl FileSet {
         self.compressed.record_reported(digest);
     }
 
-    /// Removes the next compressed file whose lines the source has never read, and records that the stream gets a dead
-    /// letter about this file. Also returns the progress of the source.
+    /// Takes the next compressed file whose lines the source has never read out of the list of unreported files, and
+    /// records that the stream gets a dead letter about this file. Also returns the progress of the source.
     pub(in crate::source) fn take_unreported(
         &mut self,
     ) -> Option<(CompressedFile, SourceProgress)> {
@@ -366,16 +367,16 @@ fn take(
 }
 
 /// Returns whether a program may be writing the content of the file `sibling` to the file `compressed`. The result is
-/// `false` if `sibling` was created after the creation and the last change of `compressed`. For example, a program
-/// compressed the earlier file of this name, and then created `sibling`. If the file system does not record when a file
-/// was created (a creation time of 0), the result is `true`.
+/// `false` if `sibling` was created after the creation of `compressed`, and after the newest change of `compressed`. In
+/// this case, for example, a program compressed the earlier file of this name, and then created `sibling`. If the file
+/// system does not record when a file was created (a creation time of 0), the result is `true`.
 fn may_become(sibling: &Metadata, compressed: &Metadata) -> bool {
     let created = created_ns(sibling);
     let changed = compressed.modified().ok().and_then(|at| at.duration_since(UNIX_EPOCH).ok());
     let changed = changed.map_or(0, |since| since.as_nanos());
-    // The modification time of the compressed file alone does not show its last change. A program may give the
-    // compressed file the modification time of the uncompressed file, and this time may be before the creation of both
-    // files.
+    // The modification time of the compressed file alone does not show its newest change. A program may give the
+    // compressed file the modification time of the uncompressed file. This time may precede the creation of each of the
+    // two files.
     let compressed_created = created_ns(compressed);
     let is_known = created > 0 && compressed_created > 0;
     !(is_known && compressed_created <= created && changed < u128::from(created))

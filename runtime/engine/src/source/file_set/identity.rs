@@ -91,9 +91,9 @@ pub(super) fn is_whole_copy(file: &File, copy: &File) -> io::Result<bool> {
 
 /// Returns whether two different files have the same content, up to the end of the shorter file. Compares only the
 /// first and the last of the common bytes. If `file` has more bytes than the other file, the common bytes must contain
-/// a whole line. Otherwise, different files may match: they may begin with the same blanks after a truncation, or with
-/// the same half of a line. The result is also `true` if a program truncates one of the files during the comparison; a
-/// later scan repeats the comparison.
+/// a whole line. Without this rule, files with different content could match: they may begin with the same blanks after
+/// a truncation, or with the same half of a line. The result is also `true` if a program truncates one of the files
+/// during the comparison; a later scan repeats the comparison.
 pub(super) fn is_copy_of(file: &File, other: &File) -> io::Result<bool> {
     let metadata = file.metadata()?;
     let other_metadata = other.metadata()?;

@@ -13,13 +13,14 @@ use ordain_util::file_pattern::{FilePattern, FileRole};
 
 use super::identity::{is_gone, open_at};
 
-/// A file of the source in the last listing of the folder.
+/// A file of the source in the newest listing of the folder.
 pub(super) struct ListedFile {
     pub(super) path: PathBuf,
     pub(super) role: FileRole,
     pub(super) metadata: Metadata,
-    /// `true` if the file is an older file that existed at the first start of the stream, or when the path of the
-    /// source began to lead to another file. The source does not read such a file, unless the set already tracks it.
+    /// `true` for an older file that existed at one of two times: at the first start of the stream, or when the path of
+    /// the source began to lead to another file. The source does not read such a file, unless the set already tracks
+    /// it.
     pub(super) is_ignored: bool,
 }
 
@@ -48,10 +49,10 @@ pub(super) fn is_rotated(role: FileRole) -> bool {
 const LISTINGS_LIMIT: usize = 64;
 
 /// Returns the files of the folder that match the pattern and have a wanted role, in the order of their paths. A
-/// listing can lack a file that a program renames during the listing. This function therefore lists the folder again
-/// until a listing has all files of the previous listing under the same names. This listing may also have new files,
-/// because programs may create files without a pause. Returns `None` if none of [`LISTINGS_LIMIT`] listings has all
-/// files of its previous listing.
+/// listing can lack a file that a program renames during the listing. This function therefore repeats the listing until
+/// a listing has all files of the previous listing under the same names. This listing may also have new files, because
+/// programs may create files without a pause. Returns `None` if [`LISTINGS_LIMIT`] listings were made, and none of them
+/// has all files of the listing before it.
 pub(super) fn matching_files(
     pattern: &FilePattern,
     is_wanted: impl Fn(FileRole) -> bool,

@@ -26,8 +26,8 @@ impl FileSet {
     /// Returns the files of the folder that match the pattern and have a wanted role, in reading order. If the path of
     /// the source is a link, also returns the older files of the file to which the link leads. If the wanted roles
     /// include compressed files, leaves out a file to which a program is still writing the content of a compressed
-    /// file. Returns `None` if a folder is missing, or if another device is mounted there. Also returns `None`, and
-    /// sets `is_listing_outdated`, if programs rename the files of a folder without a pause.
+    /// file. Returns `None` if a folder is missing, or if another device is mounted there. If programs rename the files
+    /// of a folder without a pause, sets `is_listing_outdated` and also returns `None`.
     pub(super) fn list(
         &mut self,
         pattern: &FilePattern,
@@ -82,7 +82,7 @@ impl FileSet {
 
     /// Removes the files to which a program is still writing the content of a compressed file. The set recognises such
     /// a file only when the file is complete: before that, the file may lack bytes that were read, and the source would
-    /// read these bytes again. Logs a warning about these files, unless all of them are empty.
+    /// read these bytes a second time. Logs a warning about these files, unless all of them are empty.
     fn remove_unfinished(&mut self, listed: &mut Vec<ListedFile>) -> io::Result<()> {
         let is_compressed = |found: &&ListedFile| found.role == FileRole::Compressed;
         let compressed: BTreeMap<PathBuf, &ListedFile> = listed
@@ -147,7 +147,7 @@ impl FileSet {
         }
     }
 
-    /// Returns whether a program has probably uncompressed the file `found`, instead of writing new lines to it. One of
+    /// Returns whether `found` is probably the result of uncompressing a file, and not a file of new lines. One of
     /// three signs is sufficient. The compressed file is beside `found`; an earlier listing found `found` while a
     /// program was uncompressing it; or the modification time of `found` is before its creation. The third sign is
     /// valid because programs give the uncompressed file the modification time of the compressed file.

@@ -19,10 +19,10 @@ const IGNORED_FILES_LIMIT: usize = 256;
 impl FileSet {
     /// Handles the files that have become missing. For each file of the set, `rests` contains the new compressed file
     /// that this file may have become. Reports the unread rest of a file as lost. Also reports a loss if the content of
-    /// the compressed file differs in length from the file. In this case, a program appended lines after the source had
-    /// last measured the file, possibly after log rotation had renamed the file. All other files that were read to
-    /// their end or ignored stay in the set as lost files, so that the source does not read them if they return.
-    /// Removes the remaining missing files from the set.
+    /// the compressed file differs in length from the file. In this case, a program appended lines after the source's
+    /// newest measurement of the file, possibly after log rotation had renamed the file. All other missing files that
+    /// were read to their end, or that the source ignores, stay in the set as lost files. If such a file returns, the
+    /// source does not read it. Removes the remaining missing files from the set.
     pub(super) fn report_missing(&mut self, rests: Vec<Option<CompressedFile>>) {
         let mut kept = Vec::with_capacity(self.files.len());
         for (mut tracked, rest) in std::mem::take(&mut self.files).into_iter().zip(rests) {
@@ -65,7 +65,8 @@ impl FileSet {
         self.files = kept;
     }
 
-    /// If a missing file that was read to its last known end may have had more lines, logs a warning.
+    /// Logs a warning if a missing file may have had lines after its last known end. The source has read the file up to
+    /// this end.
     fn report_read(&self, tracked: &TrackedFile, compressed: Option<&CompressedFile>) {
         let progress = &tracked.progress;
         match compressed {

@@ -16,7 +16,7 @@ use super::listed_file::{FilePositions, ListedFile, is_rotated, open_listed, pos
 use super::tracked_file::TrackedFile;
 
 impl FileSet {
-    /// Adds files that appeared since the last scan. Holds these files open, up to
+    /// Adds files that appeared since the newest scan. Holds these files open, up to
     /// [`OPEN_FILES_LIMIT`](super::OPEN_FILES_LIMIT) open files in all, so that the source can read them even if they
     /// are removed before the next scan. The indexes of known files do not change. Leaves two kinds of files to the
     /// next scan: possible copies of known files, and files that the source must read before a known file.
@@ -131,9 +131,9 @@ impl FileSet {
             if let Some(index) = self.original(&file, found, listed)? {
                 self.replace(index, found, &file, (at, &positions))?;
             } else if !is_live && !found.is_ignored && self.is_copy(&file, listed)? {
-                // A copy of a tracked file has nothing new, unless the program truncates the tracked file after it has
-                // made the copy. While the program is still copying, no comparison shows whether the program will
-                // truncate the tracked file, so leave the copy to a later scan.
+                // A copy of a tracked file contains nothing new, unless the copying program truncates the tracked file
+                // afterwards. While the program is still copying, no comparison shows whether the program will truncate
+                // the tracked file, so leave the copy to a later scan.
                 if self.is_listing_outdated {
                     break;
                 }

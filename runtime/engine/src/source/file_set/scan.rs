@@ -18,8 +18,8 @@ use super::listed_file::ListedFile;
 use super::tracked_file::TrackedFile;
 use super::{FileSet, ScanResult};
 
-/// If the source has read a file to its end, and the file is not the newest and has not changed for `IDLE_TIMEOUT`, the
-/// source closes the file. Without wildcards in the path of the source, the file that the path names stays open.
+/// The source closes a file that it has read to the end, that is not the newest, and that has not changed for
+/// `IDLE_TIMEOUT`. Without wildcards in the path of the source, the file that the path names stays open.
 const IDLE_TIMEOUT: Duration = Duration::from_mins(1);
 /// Maximum number of listings of the folder in one scan. More than two listings are necessary only if programs rename
 /// or truncate files during the scan.
@@ -190,8 +190,8 @@ impl FileSet {
     }
 
     /// Searches for a tracked file that is not listed, in the folder where the file was last seen. Sets `has_old_path`
-    /// if the file is still at a path that an earlier setting named, and the present setting neither names this path
-    /// nor leads through a link.
+    /// if two conditions hold: the file is still at a path that an earlier setting named, and the present setting
+    /// neither names this path nor leads through a link.
     fn find_unlisted(
         &mut self,
         index: usize,
@@ -232,8 +232,8 @@ impl FileSet {
 
     /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file. If
     /// the path of the source has no wildcards, the file that the path names also stays open. Also closes the files
-    /// that the source does not read. If the last listing of the folder does not contain a closed file, the file counts
-    /// as missing from then on.
+    /// that the source does not read. If the newest listing of the folder does not contain a closed file, the file
+    /// counts as missing from then on.
     fn close_idle(&mut self) {
         let is_glob = self.pattern.as_ref().is_some_and(FilePattern::is_glob);
         let newest = self.files.iter().rposition(TrackedFile::is_read);

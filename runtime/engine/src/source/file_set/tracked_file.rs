@@ -21,8 +21,8 @@ use super::listed_file::ListedFile;
 #[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(in crate::source) struct TrackedFile {
     pub(in crate::source) progress: FileProgress,
-    /// The open file. `None` if the file is missing or ignored, if the source has not opened it yet, or if the source
-    /// has closed it because it was read to its end.
+    /// The open file. `None` in four cases: the file is missing, the source ignores the file, the source has not opened
+    /// the file yet, or the source has closed the file after reading it to its end.
     pub(in crate::source) file: Option<Arc<File>>,
     /// The path of the file for messages: in the spelling of the configuration if a listing has found the file through
     /// the configured path, and the canonical path otherwise.
@@ -33,25 +33,26 @@ pub(in crate::source) struct TrackedFile {
     pub(in crate::source) target: u64,
     /// The end of the incomplete last line, and the time when the source first found this end.
     pub(in crate::source) rest_seen: Option<(u64, Instant)>,
-    /// The time since which the reader finds an incomplete last line in each visit of the file; `None` if the last line
-    /// was complete in the last visit.
+    /// The time since which the reader has found an incomplete last line at each visit of the file; `None` if the last
+    /// line was complete at the newest visit.
     pub(in crate::source) unfinished_since: Option<Instant>,
     /// The description of the lost unread rest, until the source delivers the dead letter about it.
     pub(in crate::source) loss: Option<String>,
     /// The digest of the new compressed file that `loss` names.
     pub(in crate::source) loss_in: Option<u64>,
-    /// The length and the modification time of the file when a comparison last showed that the file matches its
+    /// The length and the modification time of the file at the newest comparison which showed that the file matches its
     /// fingerprint.
     pub(super) compared: Option<(u64, SystemTime)>,
     /// `true` if `progress.first_bytes` contain a whole non-blank line. Other files do not begin with this line.
     pub(super) has_known_line: bool,
-    /// `true` if the first bytes already contained such a line before the last listing of the folder. This listing had
-    /// no unknown older file, so no older file has earlier lines of this file while this file has these first bytes.
+    /// `true` if the first bytes already contained such a line before the newest listing of the folder. This listing
+    /// had no unknown older file, so no older file has earlier lines of this file while this file has these first
+    /// bytes.
     pub(super) is_identified: bool,
     /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
-    /// comparison has read them since the last listing of the folder.
+    /// comparison has read these bytes since the newest listing of the folder.
     pub(super) start: Option<Vec<u8>>,
-    /// `true` if the last scan found no file with this identity and content, neither among the open files nor in the
+    /// `true` if the newest scan found no file with this identity and content, neither among the open files nor in the
     /// folder.
     pub(super) is_missing: bool,
     /// `true` if an earlier listing of the present scan already showed that the file is missing.
@@ -61,9 +62,9 @@ pub(in crate::source) struct TrackedFile {
     pub(super) is_cut: bool,
     /// `true` if an earlier path in the settings named the file, and the present path does not name it.
     pub(super) has_old_path: bool,
-    /// `true` if the last listing of the folder had this file.
+    /// `true` if the newest listing of the folder had this file.
     pub(super) is_listed: bool,
-    /// `true` if the file was gone (see [`is_gone`](Self::is_gone)) at the end of the last complete scan.
+    /// `true` if the file was gone (see [`is_gone`](Self::is_gone)) at the end of the newest complete scan.
     pub(super) was_gone: bool,
 }
 
@@ -154,8 +155,8 @@ impl TrackedFile {
         self.was_gone = false;
     }
 
-    /// Adapts the entry to a copy that ends before the last byte that was read. Afterwards, the position is at most the
-    /// end of the copy, and the fingerprint covers only bytes of the copy.
+    /// Adapts the entry to a copy that ends before the position up to which the file was read. Afterwards, the position
+    /// is at most the end of the copy, and the fingerprint covers only bytes of the copy.
     pub(super) fn end_at(&mut self, copy: &File, length: u64) -> io::Result<()> {
         let position = self.progress.position();
         let offset = position.offset.min(length);
@@ -165,8 +166,8 @@ impl TrackedFile {
         Ok(())
     }
 
-    /// Makes the next scan compare the file with its fingerprint, and makes the source read the incomplete last line
-    /// again.
+    /// Makes the next scan compare the file with its fingerprint, and makes the source read the incomplete last line a
+    /// second time.
     pub(in crate::source) fn compare_again(&mut self) {
         self.read_to = self.progress.position().offset;
         self.rest_seen = None;
@@ -258,12 +259,12 @@ impl TrackedFile {
         self.is_identified && self.may_be_cut()
     }
 
-    /// Returns whether a program has truncated or rewritten the file since the last scan found it.
+    /// Returns whether a program has truncated or rewritten the file since the newest scan found it.
     pub(super) fn has_changed(&self, file: &File) -> io::Result<bool> {
         Ok(!self.progress.print.matches(file)? || self.is_cut_in(file)?)
     }
 
-    /// Returns whether the last scan found the file. A file that a program truncated before the source read anything
+    /// Returns whether the newest scan found the file. A file that a program truncated before the source read anything
     /// of it counts as found.
     pub(super) fn is_present(&self) -> bool {
         !self.is_missing || self.is_cut
@@ -305,10 +306,10 @@ impl TrackedFile {
         [print, first_bytes].into_iter().find(|known| known.end() > 0)
     }
 
-    /// Returns whether the file has become missing, and has an unread rest, or probably had an unread rest. A file
-    /// probably had an unread rest if the path of the source named the file, because programs may have appended lines
-    /// to such a file. A program seldom appends lines to a file that log rotation has renamed; only a compressed file
-    /// with the same first bytes shows such lines.
+    /// Returns whether two conditions hold: the file has become missing, and the file has an unread rest or probably
+    /// had one. A file probably had an unread rest if the path of the source named the file, because programs may have
+    /// appended lines to such a file. A program seldom appends lines to a file that log rotation has renamed; only a
+    /// compressed file with the same first bytes shows such lines.
     pub(super) fn may_have_unknown_rest(&self) -> bool {
         let is_reported = self.progress.is_lost || self.loss.is_some();
         let may_have_grown = self.progress.unread_bytes() > 0 || self.progress.is_live;
@@ -331,7 +332,7 @@ impl TrackedFile {
     }
 
     /// Returns whether the file still has the bytes that were read. Compares the file with the fingerprint only if its
-    /// length or its modification time has changed since the last comparison.
+    /// length or its modification time has changed since the previous comparison.
     pub(super) fn has_read_bytes(&mut self, file: &File, metadata: &Metadata) -> io::Result<bool> {
         let state = (metadata.len(), metadata.modified()?);
         if self.compared == Some(state) {
