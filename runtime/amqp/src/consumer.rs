@@ -440,8 +440,8 @@ async fn with_subscribe_timeout<T>(
     })
 }
 
-/// Opens a channel that consumes the queue. If the queue is missing, first declares it, or returns an error if this
-/// process must not declare it. `waiting` is the newest known number of messages in the queue.
+/// Opens a channel that consumes the queue. If the queue is missing, first declares the queue. If this process must not
+/// declare the queue, returns an error instead. `waiting` is the newest known number of messages in the queue.
 async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,

@@ -157,8 +157,8 @@ impl MessageBody {
     }
 }
 
-/// Encodes a message of `stream`, with its sequence if it has one. `published_at` is the time of publishing, in seconds
-/// since the Unix epoch.
+/// Encodes a message of `stream`. `sequence` is the sequence of the message; `None` if the message has no sequence.
+/// `published_at` is the time of publishing, in seconds since the Unix epoch.
 pub(super) fn message(
     stream: &str,
     message: &OutboxMessage,
@@ -292,9 +292,10 @@ impl EventForm {
     }
 }
 
-/// Encodes a producer's event in the form that the stream reads, with its sequence if it has one. Also writes the key
-/// into the place from which the stream reads the key, because the exchange may choose the partition by this place. If
-/// this place is a header, the encoder renames any header of the event that has the same name.
+/// Encodes a producer's event in the form that the stream reads. `sequence` is the sequence of the event; `None` if the
+/// event has no sequence. Also writes the key into the place from which the stream reads the key, because the exchange
+/// may choose the partition by this place. If this place is a header, the encoder renames any header of the event that
+/// has the same name.
 pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm) -> AmqpMessage {
     let key_place = form.key_place.as_ref();
     let key_header = match key_place {

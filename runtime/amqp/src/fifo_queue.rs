@@ -63,11 +63,11 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks that the queue of a consumer is not lost. The record and the marker of the queue show this. The marker is an
-/// exchange that the broker deletes together with the queue. The caller must subscribe before this check, so that the
-/// broker ends the subscription if the queue is removed after the check. Creates the record of the queue if it is
-/// missing. If Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is the
-/// newest known number of messages in the queue. `is_marker_refused` states whether the broker refused the newest
+/// Checks that the queue of a consumer is not lost. The record and the marker of the queue show whether it is lost. The
+/// marker is an exchange that the broker deletes together with the queue. The caller must subscribe before this check,
+/// so that the broker ends the subscription if the queue is removed after the check. Creates the record of the queue if
+/// it is missing. If Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is
+/// the newest known number of messages in the queue. `is_marker_refused` states whether the broker refused the newest
 /// declaration of the marker; this function updates this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,

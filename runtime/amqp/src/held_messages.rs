@@ -63,8 +63,8 @@ impl<'a> HeldMessages<'a> {
         }
     }
 
-    /// Decides about the held messages. The caller calls this method when no further message has arrived for a while,
-    /// or when no further message can arrive. There are four cases:
+    /// Decides about the held messages. The caller calls this method when no message has arrived for a while, or when
+    /// no more messages can arrive. There are four cases:
     ///
     /// - The stream has read a message before: the held messages become dead letters.
     /// - The stream has read no message, and the held messages use up the prefetch (`is_prefetch_held`), or the

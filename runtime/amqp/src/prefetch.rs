@@ -124,7 +124,7 @@ impl AdaptivePrefetch {
 
     /// Increases the prefetch to the number of messages that fit if each message is as large as the largest message of
     /// this subscription. The consumer calls this method when it holds back as many messages as the prefetch allows,
-    /// and therefore can receive no further message. Unlike [`Self::adjust`], this method does not wait until a message
+    /// and therefore cannot receive another message. Unlike [`Self::adjust`], this method does not wait until a message
     /// has arrived that is not a redelivery. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns
     /// whether the prefetch changed.
     pub(super) fn grow(&mut self) -> bool {

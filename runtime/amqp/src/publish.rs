@@ -1,7 +1,8 @@
 //! The sink of an exchange. The sink publishes messages in order, without waiting for earlier confirms, and counts a
-//! message as published only after the broker's confirm. The sink keeps a message that the broker does not accept, and
-//! publishes it again until the broker accepts it. Meanwhile, later messages of the same key wait; other keys continue.
-//! With `unroutable = "drop"`, the sink drops a message that no queue accepts, and counts it as published.
+//! message as published only after the broker's confirm. If the broker does not accept a message, the sink keeps the
+//! message, and repeats its publishing until the broker accepts it. Meanwhile, later messages of the same key wait;
+//! other keys continue. With `unroutable = "drop"`, the sink drops a message that no queue accepts, and counts it as
+//! published.
 //!
 //! Each sink has a task and a connection of its own, so that a blocked exchange does not delay the other sinks. If a
 //! message made the broker close the channel, or if the broker neither confirmed nor refused a message, the sink
@@ -154,13 +155,15 @@ impl ExchangeSink {
         Some(publisher.run(connection, receiver, reports))
     }
 
-    /// Adds a message of `stream` to the run that is being collected, with its sequence if it has one.
+    /// Adds a message of `stream` to the run that is being collected. `sequence` is the sequence of the message; `None`
+    /// if the message has no sequence.
     pub fn add_message(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
         let template = &self.routing_key;
         self.collected.push(encode::message(stream, message, sequence, template, now_seconds()));
     }
 
-    /// Adds a dead letter of `stream` to the run that is being collected, with its sequence if it has one.
+    /// Adds a dead letter of `stream` to the run that is being collected. `sequence` is the sequence of the letter;
+    /// `None` if the letter has no sequence.
     pub fn add_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
         let template = &self.routing_key;
         self.collected.push(encode::letter(stream, letter, sequence, template, now_seconds()));
@@ -524,8 +527,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Reports accepted and dropped messages, and holds the others for a retry. The messages of partitions that this
-    /// process no longer owns also count as accepted. Each accepted message makes the task forget that a right was
+    /// Reports accepted and dropped messages, and holds all other messages for a retry. The messages of partitions that
+    /// this process no longer owns also count as accepted. Each accepted message makes the task forget that a right was
     /// missing. This also applies to a message of a lost partition: if no other message followed, the task could not
     /// detect that an operator has granted the right.
     fn apply_results(

@@ -69,7 +69,7 @@ pub(super) struct Interruption {
     /// `true` since the first error of the interruption, which the consumer logs.
     is_reported: bool,
     /// The reason of the stall, if a subscription ended because the queue had messages and delivered none of them, and
-    /// no message has arrived since.
+    /// no message has arrived since then.
     stall: Option<String>,
 }
 

@@ -230,7 +230,7 @@ mod tests {
         }
     }
 
-    /// A document of an earlier version has no types, and other bytes are no document.
+    /// A document of an earlier version of Ordain contains no types. Bytes of any other form are not a document.
     #[test]
     fn document_without_types_is_read() {
         let mut headers = FieldTable::default();

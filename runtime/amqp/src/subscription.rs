@@ -208,7 +208,7 @@ impl<'a> Subscription<'a> {
         self.acknowledged_events + held == self.event_counts.received()
     }
 
-    /// Returns whether the messages that are held back use up the prefetch, so that no further message can arrive.
+    /// Returns whether the messages that are held back use up the prefetch, so that no more messages can arrive.
     fn is_prefetch_held(&self) -> bool {
         let unacknowledged = self.received - self.acknowledged_count;
         self.held.events() > 0
@@ -230,9 +230,9 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Decides about the unreadable messages that are held back. The caller calls this method when no further message
-    /// has arrived for a while. It also calls this method when the held messages use up the prefetch, so no further
-    /// message can arrive. If the subscription must end, returns the end of the subscription.
+    /// Decides about the unreadable messages that are held back. The caller calls this method when no message has
+    /// arrived for a while. It also calls this method when the held messages use up the prefetch, so that no more
+    /// messages can arrive. If the subscription must end, returns the end of the subscription.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
         let is_prefetch_held = self.is_prefetch_held();
         if is_prefetch_held && self.prefetch.grow() {

@@ -15,7 +15,7 @@ use ordain_util::command::PrintedCommand;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
 
-/// Time without a further message after which the subscription decides about the messages that it holds back.
+/// Time without another message after which the subscription decides about the messages that it holds back.
 const DECISION_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two decisions about held messages while the stream has never read a message. Another partition of
 /// the stream may read a message meanwhile.

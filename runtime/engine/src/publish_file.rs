@@ -331,8 +331,8 @@ struct Checkpoints {
     marks: Vec<Option<Bytes>>,
     /// The files of earlier runs that were missing when a later run continued with another file, the oldest first.
     lost: Vec<FileProgress>,
-    /// If this run now publishes a file of `lost`: the index of this file in `lost`, and the progress in the other file
-    /// with which the run continues afterwards.
+    /// If this run now publishes a file of `lost`: the index of this file in `lost`, and the progress in the file with
+    /// which the run continues afterwards.
     returned: Option<(usize, FileProgress)>,
 }
 

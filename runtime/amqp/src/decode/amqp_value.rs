@@ -157,7 +157,7 @@ mod tests {
                 assert_eq!(decode_value(&body), None, "{body:?}");
             }
         }
-        // A data section, a sequence, a footer, and numbers that are not sections.
+        // A data section, a sequence, a footer, and descriptor numbers that belong to no section.
         for body in [
             &b"\x00\x53\x75\xa0\x01a"[..],
             b"\x00\x53\x76\x45",

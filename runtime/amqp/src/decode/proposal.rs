@@ -48,7 +48,7 @@ const SEQUENCE_NAMES: [&str; 8] = [
     "position",
     "number",
 ];
-/// Minimum size, in bytes, of a name that also counts if a longer name ends with it. For example, `messageid` counts in
+/// Minimum size, in bytes, of a name that also counts at the end of a longer name. For example, `messageid` counts in
 /// `NServiceBus.MessageId`.
 const ENDING_BYTES: usize = 5;
 /// Maximum depth, in a JSON body, of the values that a proposal names.

@@ -15,8 +15,8 @@ use crate::connect::{BrokerEndpoint, BrokerError};
 use crate::topology_record::{Binding, BindingKind};
 use ordain_util::wait::shortened;
 
-/// Time limit for reading the bindings once. The limit is half of the time limit of a check of the topology, so that
-/// the check declares the bindings even if the list does not arrive.
+/// Time limit for one read of the list of bindings. The limit is half of the time limit of a check of the topology, so
+/// that the check declares the bindings even if the list does not arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for checking the queues and exchanges of the missing bindings. The limit is necessary, because a queue
 /// may never answer.

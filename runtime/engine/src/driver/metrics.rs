@@ -68,7 +68,7 @@ pub struct PartitionMetrics {
     is_idle: AtomicBool,
 }
 
-/// The statistics of the current driver, and the counters of all earlier drivers, summed.
+/// The statistics of the current driver, and the sums of the counters of all earlier drivers.
 #[derive(Debug, Default)]
 struct AccumulatedStats {
     current: Stats,

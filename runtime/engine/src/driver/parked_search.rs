@@ -1,8 +1,8 @@
 //! Finds the parked keys (keys that stopped at a failed event) whose failure is out of date. A failure is out of date
 //! in two cases. In the first case, the event failed under another handler version, and `retry.on_new_version` is set.
-//! In the second case, the handler exceeded a limit, and the configuration has changed the value of this limit since.
-//! In each of these cases, the current version retries the key. The sequencer itself finds the parked keys that are in
-//! memory; this module finds the parked keys in the store.
+//! In the second case, the handler exceeded a limit, and the configuration has changed the value of this limit since
+//! then. In each of these cases, the current version retries the key. The sequencer itself finds the parked keys that
+//! are in memory; this module finds the parked keys in the store.
 //!
 //! The sequencer decides what happens to each found key, and does not report its decision to the search. The search
 //! therefore makes up to [`PASS_LIMIT`] passes over the keys, until a pass finds no key. After a pass that finds no

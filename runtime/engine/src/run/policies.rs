@@ -97,7 +97,7 @@ impl QueueWarning {
 /// The result of a check of the queues.
 #[derive(Debug, Default)]
 struct QueueFindings {
-    /// A warning for each setting that loses or repeats events.
+    /// A warning for each setting with which RabbitMQ loses or repeats events.
     warnings: Vec<QueueWarning>,
     /// The missing bindings, and the consumers, queues and exchanges that take events from a stream.
     topology: Vec<TopologyFinding>,
@@ -262,7 +262,7 @@ impl QueueFindings {
 }
 
 impl ConsumedQueue {
-    /// Returns a warning for each setting of the queue that loses or repeats events.
+    /// Returns a warning for each setting of the queue with which RabbitMQ loses or repeats events.
     fn warnings(&self, answer: &QueueAnswer) -> Vec<QueueWarning> {
         let policies: Vec<String> =
             [("policy", &answer.policy), ("operator policy", &answer.operator_policy)]
@@ -443,10 +443,10 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
-/// Logs the policies and arguments that lose or repeat events. The first check logs all these settings, and each later
-/// check logs only new settings. Each check also logs and counts the missing bindings, and the consumers, queues and
-/// exchanges that take events from a stream. The states of the sources record which partitions receive no events. This
-/// function never returns.
+/// Logs the policies and arguments with which RabbitMQ loses or repeats events. The first check logs all these
+/// settings, and each later check logs only new settings. Each check also logs and counts the missing bindings, and the
+/// consumers, queues and exchanges that take events from a stream. The states of the sources record which partitions
+/// receive no events. This function never returns.
 pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let Some(policies) = policies.map(Arc::new) else { return std::future::pending().await };
     let mut known = BTreeSet::new();

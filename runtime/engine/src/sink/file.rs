@@ -412,9 +412,10 @@ impl FileSink {
             self.file.sync_data()?;
         }
         self.record_sync();
-        // All runs that are not marked as published get this mark. When the store writes the mark for the first of
-        // these runs, the messages of the later runs are still in the outbox. The mark therefore names the lines of all
-        // these runs as kept lines, so that a start compares all these lines with the outbox.
+        // All pending runs get this mark: the runs whose messages the store has not marked as published. When the store
+        // writes the mark for the first of these runs, the messages of the later runs are still in the outbox. The mark
+        // therefore names the lines of all these runs as kept lines, so that a start compares all these lines with the
+        // outbox.
         Ok(rewritten_from.map(|from| {
             let kept = self.unmarked_start.min(from)..self.tail.end();
             self.mark_with(Some(kept), true)

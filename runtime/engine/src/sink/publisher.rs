@@ -65,7 +65,7 @@ pub struct PartitionHandle {
 }
 
 impl PartitionHandle {
-    /// Returns whether the driver of this owner has started. The driver may have ended since.
+    /// Returns whether the driver of this owner has started. The driver may have ended since then.
     pub(super) fn is_driven(&self) -> bool {
         self.driven.load(Ordering::SeqCst)
     }

@@ -144,8 +144,8 @@ struct QueueReader {
     /// The value of [`Store::disconnects`] at the newest check; 0 before the first check. The first check therefore
     /// also finds the disconnects before the start of the reader.
     disconnects: u64,
-    /// The value of [`PartitionHandle::rollbacks`] at the newest check: how often the driver had found that the store
-    /// lost commits.
+    /// The value of [`PartitionHandle::rollbacks`] at the newest check: the number of times that the driver had found a
+    /// loss of commits by the store.
     rollbacks: u64,
     /// Approximate number of acknowledged entries that the reader can remove.
     removable_count: usize,

@@ -281,7 +281,7 @@ impl TrackedFile {
         self.is_read() && self.has_no_read_line()
     }
 
-    /// Returns whether the file is missing, and the source has read it to its end or ignored it.
+    /// Returns whether two conditions hold: the file is missing, and the source has read it to its end or ignores it.
     pub(super) fn is_remembered(&self) -> bool {
         self.progress.is_lost && (self.progress.is_ignored || self.progress.unread_bytes() == 0)
     }
