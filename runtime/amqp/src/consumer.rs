@@ -519,8 +519,8 @@ async fn subscribe(
 /// caller subscribes after this call. If the queue is replaced after the declaration of the marker and before the
 /// subscription, the marker disappears with the old queue. If another program has deleted the queue and declared it
 /// again since the previous subscription, this function keeps the loss in `known`. The next subscription then reports
-/// the loss, even if a request of this call fails. If the broker refuses the marker, each later call tries again to
-/// declare the marker, because an operator may have granted the right.
+/// the loss, even if a request of this call fails. If the broker refuses the marker, each later call repeats the
+/// declaration, because an operator may have granted the right.
 ///
 /// The first call reads from the store whether an earlier consumer has marked the queue. If this queue now lacks its
 /// marker, the call reports the loss of the queue. Each declaration of the marker updates the record in the store.

@@ -29,8 +29,8 @@ pub struct ConsumerOptions {
     pub partition: u32,
     /// The name of the stream to which the queue belongs.
     pub stream: Arc<str>,
-    /// The configured maximum number of unacknowledged deliveries. The consumer uses a lower number if this number of
-    /// deliveries needs more memory than `memory` allows.
+    /// The configured maximum number of unacknowledged deliveries. If this number of deliveries needs more memory than
+    /// `memory` allows, the consumer uses a lower number.
     pub prefetch: u16,
     /// Approximate memory limit for deliveries that the receiver has not taken, in bytes. A `fifo` stream ignores this
     /// limit and always uses `prefetch`. In a `fifo` stream, the order of delivery determines the sequences of the

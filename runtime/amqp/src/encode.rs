@@ -39,8 +39,8 @@ use ordain_util::text::truncated;
 /// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
 /// has another type.
 pub(super) const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
-/// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of any other client
-/// that publishes a message with this address in the property `reply_to`.
+/// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of a client that
+/// does not consume from this address, but publishes a message with this address in the property `reply_to`.
 pub(super) const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
 /// Approximate maximum size, in bytes, of each header that contains a part of the reason of a dead letter. All headers
 /// must fit into one frame.
@@ -157,8 +157,8 @@ impl MessageBody {
     }
 }
 
-/// Encodes a message of `stream`. `sequence` is the sequence of the message; `None` if the message has no sequence.
-/// `published_at` is the time of publishing, in seconds since the Unix epoch.
+/// Encodes a message of `stream`. `sequence` is the number that the store has given to the message; `None` if the
+/// messages of the sink have no numbers. `published_at` is the time of publishing, in seconds since the Unix epoch.
 pub(super) fn message(
     stream: &str,
     message: &OutboxMessage,

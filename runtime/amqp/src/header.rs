@@ -55,10 +55,10 @@ pub(super) const RENAMED_PREFIX: &str = "x-original-";
 /// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
 /// same at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
-/// The prefix of header names that contain the name of a CloudEvents attribute if the message has the header
-/// [`HTTP_VERSION_HEADER`]. CloudEvents defines this prefix for HTTP; some libraries also use it in messages.
+/// In a message with the header [`HTTP_VERSION_HEADER`], the prefix of the names of headers that contain CloudEvents
+/// attributes. CloudEvents defines this prefix for HTTP; some libraries also use it in messages.
 pub(super) const HTTP_ATTRIBUTE_PREFIX: &str = "ce-";
 /// The header that every CloudEvent with headers of the prefix [`HTTP_ATTRIBUTE_PREFIX`] has.
 pub(super) const HTTP_VERSION_HEADER: &str = "ce-specversion";
-/// The prefixes of header names that contain the name of a CloudEvents attribute.
+/// In every message, the prefixes of the names of headers that contain CloudEvents attributes.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

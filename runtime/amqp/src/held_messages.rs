@@ -67,11 +67,11 @@ impl<'a> HeldMessages<'a> {
     /// no more messages can arrive. There are four cases:
     ///
     /// - The stream has read a message before: the held messages become dead letters.
-    /// - The stream has read no message, and the held messages use up the prefetch (`is_prefetch_held`), or the
-    ///   subscription has held them for too long: the stream stops. This method returns the reason, as
-    ///   [`Self::report_stop`] does.
-    /// - The stream has read no message, and neither condition holds: this method reports the held messages. The
-    ///   subscription continues to hold them, so that they remain in the queue.
+    /// - The stream has read no message, and one of two conditions holds: the held messages use up the prefetch
+    ///   (`is_prefetch_held`), or the subscription has held them for too long. The stream stops, and this method
+    ///   returns the reason, as [`Self::report_stop`] does.
+    /// - The stream has read no message, and neither of these conditions holds: this method reports the held messages.
+    ///   The subscription continues to hold them, so that they remain in the queue.
     /// - The store does not answer: this method postpones the decision.
     pub(super) async fn decide(&mut self, is_prefetch_held: bool) -> Option<String> {
         match self.has_read_before().await {

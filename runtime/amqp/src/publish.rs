@@ -58,8 +58,8 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
 
-/// The id of a run (messages that are marked as published together), and a number of messages of this run: those
-/// published since the previous report.
+/// The id of a run (messages that are marked as published together), and the number of messages of this run that have
+/// been published since the previous report.
 pub type PublishedCount = (u64, usize);
 
 /// Messages of a run, with the ownership under which they may be published.
@@ -155,15 +155,15 @@ impl ExchangeSink {
         Some(publisher.run(connection, receiver, reports))
     }
 
-    /// Adds a message of `stream` to the run that is being collected. `sequence` is the sequence of the message; `None`
-    /// if the message has no sequence.
+    /// Adds a message of `stream` to the run that is being collected. `sequence` is the number that the store has given
+    /// to the message; `None` if the messages of the sink have no numbers.
     pub fn add_message(&mut self, stream: &str, message: &OutboxMessage, sequence: Option<u64>) {
         let template = &self.routing_key;
         self.collected.push(encode::message(stream, message, sequence, template, now_seconds()));
     }
 
-    /// Adds a dead letter of `stream` to the run that is being collected. `sequence` is the sequence of the letter;
-    /// `None` if the letter has no sequence.
+    /// Adds a dead letter of `stream` to the run that is being collected. `sequence` is the number that the store has
+    /// given to the letter; `None` if the messages of the sink have no numbers.
     pub fn add_letter(&mut self, stream: &str, letter: &DeadLetter, sequence: Option<u64>) {
         let template = &self.routing_key;
         self.collected.push(encode::letter(stream, letter, sequence, template, now_seconds()));

@@ -72,7 +72,8 @@ impl Visit for EngineErrorVisitor {
 /// The message of the line that reports dropped lines.
 const LINES_DROPPED_MESSAGE: &str = "log lines dropped: standard error accepted no data in time";
 
-/// Starts the thread that writes standard error, so that a reader that has stopped reading does not stop the process.
+/// Starts the thread that writes standard error. The process then continues even if the reader of standard error stops
+/// reading.
 pub(crate) fn start_writer(format: LogFormat) -> WriterGuard {
     let note: DropNote = match format {
         LogFormat::Text => text_note,
