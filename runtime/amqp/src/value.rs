@@ -95,8 +95,8 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
 
-/// Returns a Boolean. The value is a Boolean, the text `true` or `false` in upper or lower case, or the text or number
-/// `1` or `0`. Returns `None` for any other value.
+/// Returns the Boolean that a value represents. Such a value is a Boolean, the text `true` or `false` in upper or lower
+/// case, or the text or number `1` or `0`. Returns `None` for any other value.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),

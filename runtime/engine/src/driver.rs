@@ -285,8 +285,8 @@ impl Driver {
     }
 
     /// Switches this partition to another handler version. The new version also executes the turns that no worker has
-    /// begun. If `active` is `None` (this process lacks the version), passes these turns back to the sequencer without
-    /// an execution. Returns the rollout of the new version; `None` if `active` is `None`.
+    /// begun. If `active` is `None` (this process lacks the version), passes these turns back to the sequencer, and
+    /// does not execute them. Returns the rollout of the new version; `None` if `active` is `None`.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);

@@ -327,7 +327,7 @@ struct Checkpoints {
     /// A random number that is part of all checkpoints that this pass over the file writes. The number distinguishes
     /// these checkpoints from all other checkpoints.
     run: u64,
-    /// The checkpoint of each shard, as of the newest read or write by this run.
+    /// The checkpoint of each shard, as this run most recently read or wrote it.
     marks: Vec<Option<Bytes>>,
     /// The files of earlier runs that were missing when a later run continued with another file, the oldest first.
     lost: Vec<FileProgress>,

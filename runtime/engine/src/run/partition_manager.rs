@@ -34,8 +34,8 @@ const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
 /// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
-/// Extra time that `run --once` waits for a partition of another instance, from the expected expiry of that instance's
-/// lease on. If that instance died, the partition becomes free only when the lease expires.
+/// Extra time that `run --once` waits for a partition of another instance after the lease of that instance should have
+/// expired. If that instance died, the partition becomes free only when the lease expires.
 const HOLDER_GRACE_DELAY: Duration = Duration::from_secs(2);
 
 /// A running operation on a partition, such as its start or its release.

@@ -25,9 +25,9 @@ use ordain_util::log_throttle::LogThrottle;
 /// Size of the buffered lines, in bytes, at which the outbox publisher ends the current run early, and writes the
 /// lines.
 pub(super) const WRITE_BYTES: usize = 1 << 20;
-/// Size, in bytes, of the lines since the previous sync at which the outbox publisher syncs the files, even before the
-/// end of the current group of batches. This size limits the memory for lines that the sinks may have to write a second
-/// time.
+/// Maximum size of lines that are not synced, in bytes. At this size, the outbox publisher syncs the files, even before
+/// the end of the current group of batches. This size limits the memory for lines that the sinks may have to write a
+/// second time.
 pub(super) const SYNC_BYTES: usize = 8 << 20;
 /// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);

@@ -322,8 +322,8 @@ mod tests {
         cursor.record_done(&group, &numbers, true, 0);
 
         // The store may forget the positions of messages that are reported as published. The next call repeats message
-        // 8. If this call is repeated, the store must still recognise message 8. The call must therefore not report
-        // message 8 as published.
+        // 8. If the process then repeats this call, the store must still recognise message 8. The call must therefore
+        // not report message 8 as published.
         assert_eq!(cursor.recover_lost(Some(OutboxPosition { commit: 7, chunk: 0 })), Some(1));
         let group = cursor.next_group(&mut CallBudget::default()).expect("a lost message");
         assert_eq!(done_of(&group), Some(7));

@@ -331,8 +331,8 @@ impl FileSet {
         self.compressed.record_reported(digest);
     }
 
-    /// Takes the next compressed file whose lines the source has never read out of the list of unreported files, and
-    /// records that the stream gets a dead letter about this file. Also returns the progress of the source.
+    /// Removes the next file from the list of unreported files, and records that the stream gets a dead letter about
+    /// this file. The source has never read the lines of this file. Returns the file, and the progress of the source.
     pub(in crate::source) fn take_unreported(
         &mut self,
     ) -> Option<(CompressedFile, SourceProgress)> {
