@@ -289,6 +289,24 @@ fn failure_of_the_background_thread_is_reported_with_its_reason() -> Result<()> 
     Ok(())
 }
 
+/// The store cannot write the file that contains the number of answered groups of requests. The host must report this
+/// once, and must continue to accept and to execute events.
+#[test]
+fn host_continues_without_the_count_of_answered_requests() -> Result<()> {
+    let mut rig = Rig::start()?;
+    let accepted = rig.while_producing(0, |rig, producer| {
+        rig.until_accepted(producer, 50)?;
+        rig.disk.make_read_only("/store/answered")?;
+        rig.service.until_says("cannot write disk/store/answered: Read-only file system")?;
+        rig.until_accepted(producer, 200)?;
+        let log = rig.service.stderr();
+        let reports = log.matches("the next start cannot always detect the loss").count();
+        ensure!(reports == 1, "{log}");
+        rig.disk.make_writable()
+    })?;
+    rig.check(&accepted)
+}
+
 /// Shows that [`failed_sync_before_power_cut_loses_nothing`] can detect a fault. The file `closed` states that the
 /// whole journal is on the disk. With this file, the process after the failed sync does not rewrite the journal, and
 /// acknowledged events are lost.
