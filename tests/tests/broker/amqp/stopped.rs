@@ -13,6 +13,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::json;
 
+use super::rebuilt::declare_out;
 use super::support::{ADMIN, FIFO, log_in, rig_of_user};
 
 /// The beginning of the log line of a stream that stops.
@@ -179,10 +180,7 @@ fn fifo_stream_whose_queue_was_removed_before_its_start_stops() -> Result<()> {
         service.end()?;
         if is_rebuilt {
             rig.rabbit.recreate_virtual_host()?;
-            rig.reconnect()?;
-            rig.client.exchange("out", lapin::ExchangeKind::Topic)?;
-            rig.client.queue("out")?;
-            rig.client.bind("out", "out", "#")?;
+            declare_out(&mut rig)?;
         } else {
             rig.client.delete_queue("cases")?;
         }
