@@ -123,6 +123,24 @@ mod tests {
         }
     }
 
+    /// Some libraries write an offset without a colon, a leap second, lower case letters, or a space instead of the
+    /// `T`. A leap second counts as the second before it.
+    #[test]
+    fn forms_of_common_libraries_are_parsed() {
+        let noon = 1_795_608_000_000_000;
+        for text in [
+            "2026-11-25T12:00:00+0000",
+            "2026-11-25T12:00:00+00:00",
+            "2026-11-25T12:00:00-00:00",
+            "2026-11-26T02:00:00+14:00",
+            "2026-11-25t12:00:00z",
+            "2026-11-25 12:00:00Z",
+        ] {
+            assert_eq!(parse_time(text), Some(noon), "{text}");
+        }
+        assert_eq!(parse_time("2026-11-25T11:59:60Z"), parse_time("2026-11-25T11:59:59Z"));
+    }
+
     #[test]
     fn unit_of_a_number_follows_from_its_magnitude() {
         for (text, us) in [
@@ -186,6 +204,9 @@ mod tests {
             "1285996839",
             "2026-11-25",
             "2026-11-25T12:00:00",
+            "2026-11-25 12:00:00",
+            "2026-11-25T12:00:00 GMT",
+            "2026-11-25T12:00:00America/Los_Angeles",
             "2026-11-25T12:00:00.Z",
             "2026-02-30T12:00:00Z",
             "2026-11-25T24:00:00Z",

@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
-use ordain_config::StreamConfig;
+use ordain_config::{SinkConfig, StreamConfig};
 use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
 use ordain_util::standard_error::dropped_lines;
@@ -145,6 +145,10 @@ impl MetricsSnapshot {
                 .figures
                 .sinks()
                 .into_iter()
+                .filter(|(sink, _)| {
+                    let config = app.loaded.config.sinks.get(sink.as_str());
+                    matches!(config, Some(SinkConfig::Amqp(_)))
+                })
                 .map(|(sink, health)| (sink, health.dropped()))
                 .collect(),
         };

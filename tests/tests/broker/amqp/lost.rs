@@ -90,6 +90,35 @@ fn blocked_publishing_loses_nothing() -> Result<()> {
     })
 }
 
+/// The broker accepts no messages when the host starts and when the host ends. Each start must consume the queue, each
+/// end must be clean, and the messages must wait in the store. After the alarm, all messages must be published.
+#[test]
+fn host_starts_and_ends_while_the_broker_blocks_publishing() -> Result<()> {
+    const EVENTS: u64 = 30;
+    for ordering in ["", FIFO] {
+        let rig = Rig::with_private_broker("", ordering, "")?;
+        rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        service.end()?;
+        // The broker reads some messages before it blocks a connection, so the messages must be large.
+        let emits = json!({ "do": "emit", "bytes": 400_000 });
+        rig.publish(&(1..=EVENTS).map(|number| line("k", number, &emits)).collect::<Vec<_>>())?;
+        rig.rabbit.limit_memory(0.0)?;
+        for _ in 0..2 {
+            let mut service = Service::start(&rig.home, &["run"])?;
+            service.until_says("publishing blocked by the broker")?;
+            service.end()?;
+        }
+        rig.rabbit.limit_memory(0.4)?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.take(&mut Vec::new(), usize::try_from(EVENTS)?)?;
+        rig.until_empty()?;
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// The host declares a deleted queue again, with its binding. The producer publishes all events again, and
 /// the host recognises events that already took effect.
 #[test]
