@@ -138,6 +138,8 @@ fn messages_of_other_clients_are_read() -> Result<()> {
         for (header, value) in headers {
             ensure!(found.contains(&json!([header, value])), "{name}: {header}: {event}");
         }
+        // Celery writes some headers with the type void.
+        ensure!(found.iter().all(|header| header[1] != "null"), "{name}: {event}");
     }
     Ok(())
 }
