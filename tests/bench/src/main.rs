@@ -47,7 +47,7 @@ struct Cli {
 enum Command {
     /// The sequencer alone, and the call of a handler
     Core(CommonArgs),
-    /// The conversion of messages of RabbitMQ into events, with the key in the routing key and in the body
+    /// The conversion of messages of RabbitMQ into events, with several settings and with compressed bodies
     Decode(CommonArgs),
     /// Events from file to file through the handler `orders`, on the embedded store
     Embedded(CommonArgs),
