@@ -484,13 +484,15 @@ fn void_header_counts_as_missing() {
         ("X-End-Of-Sequence", AMQPValue::Void),
         ("cloudEvents:sequence", AMQPValue::LongInt(7)),
         ("retries", AMQPValue::LongInt(0)),
-        ("timelimit", AMQPValue::FieldArray(vec![AMQPValue::Void].into())),
+        ("timelimit", AMQPValue::FieldArray(vec![AMQPValue::Void, AMQPValue::Void].into())),
+        ("limits", AMQPValue::FieldArray(vec![AMQPValue::LongInt(30), AMQPValue::Void].into())),
+        ("list", list()),
     ];
     let event = decode("k", with_headers(&void)).expect("an event");
     assert_eq!((event.sequence(), event.end()), (Some(7), false));
     let mut headers: Vec<(&str, &str)> = event.headers().collect();
     headers.sort_unstable();
-    assert_eq!(headers, [("retries", "0"), ("timelimit", "[null]")]);
+    assert_eq!(headers, [("limits", "[30,null]"), ("list", "[]"), ("retries", "0")]);
 
     let structured = with_headers(&[("eta", AMQPValue::Void), ("tenant", text("blue"))])
         .with_content_type("application/cloudevents+json".into());
