@@ -57,7 +57,7 @@ pub(super) fn has_value(value: &AMQPValue) -> bool {
         AMQPValue::Void => false,
         AMQPValue::FieldArray(values) => {
             let values = values.as_slice();
-            values.is_empty() || !values.iter().all(|value| matches!(value, AMQPValue::Void))
+            values.is_empty() || values.iter().any(|value| !matches!(value, AMQPValue::Void))
         }
         _ => true,
     }

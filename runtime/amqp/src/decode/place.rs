@@ -22,7 +22,7 @@ pub(super) struct MessageReader<'a> {
 }
 
 impl<'a> MessageReader<'a> {
-    /// Returns the value of a header; `None` if the header is missing or has the type void.
+    /// Returns the value of a header; `None` if the header is missing or has no value ([`has_value`]).
     fn header(&self, name: &str) -> Option<&'a AMQPValue> {
         let headers = self.delivery.properties.headers().as_ref()?;
         headers.inner().get(name).filter(|value| has_value(value))

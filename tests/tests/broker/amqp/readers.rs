@@ -243,7 +243,7 @@ fn messages_have_the_parts_that_libraries_need_to_read_them() -> Result<()> {
     service.end()?;
     let by_key: BTreeMap<String, &Delivery> = taken
         .iter()
-        .map(|message| Ok((header(message, "X-Key").context("a key")?, message)))
+        .map(|message| anyhow::Ok((header(message, "X-Key").context("a key")?, message)))
         .collect::<Result<_>>()?;
     for (index, case) in cases.iter().enumerate() {
         let Case { reader, data, expected, .. } = case;
