@@ -67,8 +67,8 @@ pub fn encode(
     out.extend_from_slice(b"}\n");
 }
 
-/// Returns the type that a message has in its sink. All sinks use the same type, because a stream compares the types of
-/// an event and its repeat, and may receive the two from different sinks.
+/// Returns the type that a message has in its sink. All sinks give a message the same type: a stream may receive an
+/// event and its repeat from different sinks, and compares their types.
 pub fn message_type(message: &Message) -> &str {
     if message.kind().is_empty() { UNTYPED } else { message.kind() }
 }

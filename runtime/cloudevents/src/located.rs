@@ -134,7 +134,8 @@ fn push_value(value: &str, ends: &str, key: &mut String) {
     }
 }
 
-/// Describes why an event has no key. The text names each place, and of a composite key only the first missing part.
+/// Describes why an event has no key. The text names each place. For a composite key, the text names only the first
+/// missing part.
 fn describe_missing_key(reader: &impl PlaceReader, location: &KeyLocation) -> String {
     let is_missing =
         |part: &&KeyPart| matches!(part, KeyPart::Place(place) if text(reader, place).is_none());

@@ -11,12 +11,12 @@ const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Maximum number of digits of a fraction of a second that the parser accepts.
 const FRACTION_DIGITS: usize = 9;
 
-/// The last µs of the year 9999, since the Unix epoch.
+/// The end of the year 9999: the number of the year's final µs, counted from the Unix epoch.
 const LAST_US: u64 = 253_402_300_799_999_999;
 
-/// The lowest number that counts as a time in ms; a lower number counts as a time in seconds. This number of seconds is
-/// a time in the year 5138, and this number of ms is a time in the year 1973. The same two years apply to the units of
-/// the following two constants.
+/// The lowest number that counts as a time in ms; a lower number counts as a time in seconds. In seconds, this number
+/// is a time in the year 5138; in ms, it is a time in the year 1973. The two constants below are also times in these
+/// years, in the lower and in the higher unit.
 const MS_START: u64 = 100_000_000_000;
 /// The lowest number that counts as a time in µs; a lower number, from `MS_START` on, counts as a time in ms.
 const MICROSECONDS_START: u64 = 1_000 * MS_START;

@@ -160,8 +160,8 @@ pub enum KeyStatus {
     /// Event `next` failed and will be retried.
     Retrying,
     /// The key is stopped at event `next`. An operator, another handler version or a changed limit of the handler can
-    /// release the key. If event `next` is missing, its arrival also releases the key, and so does a later event close
-    /// enough for a skip.
+    /// release the key. If event `next` is missing, two arrivals also release the key: the arrival of event `next`, and
+    /// the arrival of a later event that is close enough for a skip.
     Parked,
     /// The key has ended. The record stays for `complete_ttl`, so that the sequencer detects repeated events.
     Completed,

@@ -213,8 +213,8 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     problems
 }
 
-/// Returns the reason of a stream whose source delivers no events. If the broker refuses the login, `login_refusal`
-/// contains the part of its text that callers without a token may read.
+/// Returns the reason of a stream whose source delivers no events. If the broker refuses the login, `login_refusal` is
+/// the part of the broker's text that callers without a token may read.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events have arrived from its source since {since:.0}{}", login_cause(login_refusal))
 }

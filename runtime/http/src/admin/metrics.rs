@@ -34,7 +34,7 @@ const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
-    /// How often this process has found lost data of a stream in a shard, by stream and shard.
+    /// The number of times that this process has found that a shard had lost data of a stream, by stream and shard.
     rollbacks: BTreeMap<(Arc<str>, u32), u64>,
     /// The counts of requests for missing events, by stream and the name of the replay source.
     replays: BTreeMap<(Arc<str>, String), ReplayCounts>,
