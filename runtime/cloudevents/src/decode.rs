@@ -36,7 +36,7 @@ use ordain_util::text::truncated;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The cause, which the dead letter contains.
+    /// The cause in the dead letter.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,
@@ -146,7 +146,7 @@ impl EventDecoder {
         self.decode_envelope(&envelope, None, None)
     }
 
-    /// Decodes the body of a message, which is an event in structured mode. The producer of a message receives no
+    /// Decodes the body of a message. The body is an event in structured mode. The producer of a message receives no
     /// answer, so a time that cannot be read counts as missing.
     pub fn decode_carried(
         &self,

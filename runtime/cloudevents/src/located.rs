@@ -38,7 +38,7 @@ pub trait PlaceReader {
 /// A fault of an event that concerns a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocationFault {
-    /// The cause, which the dead letter contains.
+    /// The cause in the dead letter.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,

@@ -27,7 +27,7 @@ pub enum Place {
     Property(MessageProperty),
     /// The CloudEvents attribute or extension with this name.
     Attribute(String),
-    /// A value in the data of the event, which must be JSON.
+    /// A value in the event's data. The data must be JSON.
     Data(JsonPointer),
 }
 

@@ -107,8 +107,8 @@ pub enum Input {
     },
     /// The answer to [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {
-        /// The requested entries of the due index (the list of keys that their owner must process again), each with its
-        /// time and its key, the earliest first. The times are by the clock of the store.
+        /// The requested entries of the due index, each with its key and with the time at which the owner must handle
+        /// the key. The earliest entry is the first. The times are by the clock of the store.
         entries: Vec<(u64, Key)>,
         /// The time, in ms, until the first entry after `entries` is due; 0 if that entry is due already. `None` if no
         /// entry follows.

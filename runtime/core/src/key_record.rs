@@ -536,11 +536,12 @@ pub struct KeyWrite {
     /// The events to write to the spill area, with their sequences. If the spill area already has an event with the
     /// same sequence, the store keeps the existing event.
     pub spill: Vec<(u64, Arc<Event>)>,
-    /// In a `fifo` stream, the ids of the events that this write makes durable (settled or spilled) for the first time,
-    /// each with its assigned sequence, in ascending order. The write adds these ids to the remembered ids of the key.
+    /// In a `fifo` stream, the ids of the events that this write settles or spills and that were not durable before.
+    /// Each id has the sequence that Ordain assigned to its event. The sequences ascend. The write adds these ids to
+    /// the remembered ids of the key.
     pub ids: SmallVec<[AcceptedId; 2]>,
-    /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
-    /// the due index, which the owner reads. With `None`, the write removes the entry.
+    /// The time from the commit until the owner must handle the key, in ms. The write sets the key's entry in the due
+    /// index to this time. With `None`, the write removes the entry.
     pub due_in: Option<u64>,
     /// The time from the commit until the store removes the key record, in ms. A later write replaces this time. `None`
     /// if the store keeps the record for ever.

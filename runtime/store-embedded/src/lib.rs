@@ -147,8 +147,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store. Reads the engine's journal, which has a size limit, and all fences and rollouts. Blocks the
-    /// calling thread.
+    /// Opens the store. Reads the engine's journal (of limited size), all fences and all rollouts. Blocks the calling
+    /// thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
         let path = options.path.clone();
         clock::check_machine_clock()?;

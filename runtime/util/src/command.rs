@@ -71,7 +71,7 @@ impl PrintedCommand {
         self
     }
 
-    /// Adds an option with one of the known values of the option, which need no quotes. `name` has no hyphens.
+    /// Adds an option with one of its known values. These values need no quotes. `name` has no hyphens.
     pub fn choice(mut self, name: &str, value: &str) -> Self {
         self.line += &format!(" --{name} {value}");
         self

@@ -1,4 +1,4 @@
-//! The URL of a server, whose password may be in a file that changes while a process runs.
+//! The URL of a server. The password in the URL may come from a file that changes while a process runs.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -298,7 +298,7 @@ impl LogQueue {
         portion
     }
 
-    /// Ends the writing of a portion, of which `lost` lines could not be written.
+    /// Ends the writing of a portion. `lost` is the number of lines that could not be written.
     fn finish_portion(&mut self, lost: u64) {
         self.dropped_total += lost;
         self.is_writing = false;

@@ -269,9 +269,9 @@ impl Cluster {
         }
     }
 
-    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
-    /// of connections of this link that broke before this connection was opened. Does nothing if another call has
-    /// already dropped or replaced the connection.
+    /// Drops a broken connection, and counts it for all slots whose data the node may have. `before` is the number of
+    /// connections of this link that broke before this connection was opened. Does nothing if another call has already
+    /// dropped or replaced the connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
