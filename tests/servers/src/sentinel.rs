@@ -224,7 +224,7 @@ impl Sentinel {
     }
 
     /// Splits the group: from now on, the master serves neither the Sentinel, nor the replica, nor new clients. The
-    /// master still serves all other clients that are already connected. If the replica is not paused, it has all
+    /// master still serves the other clients that are already connected. If the replica is not paused, it has all
     /// writes from before the split. Within 4 seconds, the test must call [`until_replaced`](Self::until_replaced).
     /// After more than 4 seconds, the test must call [`replace_master`](Self::replace_master) instead. Afterwards, the
     /// test may call [`heal_split`](Self::heal_split).

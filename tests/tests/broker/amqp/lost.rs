@@ -147,8 +147,8 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         rig.until_bound("cases.marker", &["cases"])?;
         let opened = || rig.rabbit.opened_connections("ordain: which version");
         let line = in_turn(1, 1);
-        // The test must not delete the queue before the host has subscribed to it. The host would then declare the
-        // queue again without another test of the version, because its last test of the version would be recent.
+        // The test deletes the queue only after the host has subscribed to it. Before the subscription, the host's
+        // newest test of the version would be too recent, and the host would declare the queue without another test.
         rig.publish(&line)?;
         rig.until_empty()?;
         for _ in 0..2 {
@@ -280,9 +280,9 @@ fn declare_queue_as_host(rig: &Rig) -> Result<()> {
     declare_queue(rig, arguments)
 }
 
-/// While no host runs, the queue with waiting events is deleted. In a second case, it is also declared again in the
-/// same form. The next start must report and count the loss once, and must consume the new queue. A later start must
-/// not report the loss again.
+/// While no host runs, the queue with waiting events is deleted. In a second case, the queue is also declared again in
+/// the same form. The next start must report and count the loss once, and must consume the new queue. A later start
+/// must not report the loss again.
 #[test]
 fn queue_lost_before_a_start_is_reported() -> Result<()> {
     const LOST_WORDS: &str = "queue removed while no process of Ordain consumed it";

@@ -320,8 +320,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // The host publishes the message again 30 seconds after the refusal. From just before this retry, no reply of a
-    // server reaches the host. The lease of the host is still valid when the retry begins.
+    // The host publishes the message again 30 seconds after the refusal. From shortly before this retry on, no reply of
+    // a server reaches the host. The lease of the host is still valid when the retry begins.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;
