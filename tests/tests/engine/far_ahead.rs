@@ -255,8 +255,8 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
 }
 
 /// A running process skips event 2. Later the producer leaves out more sequences than `gap.max_width`, and the process
-/// skips these sequences too. But if the producer leaves out more than 100 times `gap.max_width`, the key parks, so
-/// that one wrong sequence does not make all right events late.
+/// skips these sequences too. But if the producer leaves out more than 100 times `gap.max_width`, the key is parked, so
+/// that one wrong sequence does not make all valid events late.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let home = home(SKIPPING_GAP_SETTING)?;

@@ -222,7 +222,7 @@ fn empty_file_ends_the_run() -> Result<()> {
 
 /// A program can truncate a file while another program continues to write at its old position instead of appending to
 /// the file. After the truncation, the file begins with NULs. The number of NULs can exceed the size limit of an event.
-/// A run may end between the NULs and the next event; the next run must resume at this place.
+/// A run may end between the NULs and the next event; the next run must resume at this position.
 #[test]
 fn nuls_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);

@@ -63,8 +63,9 @@ pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -
     }
 }
 
-/// Returns each of the ids once, at its first place. If the store does not number the events, a writer may write events
-/// again after a loss, although the queue still has them. Such a queue may therefore have several entries of an event.
+/// Returns each of the ids once, at its first position. If the store does not number the events, a writer may write
+/// events again after a loss, although the queue still has them. Such a queue may therefore have several entries of an
+/// event.
 fn distinct(mut ids: Vec<u32>) -> Vec<u32> {
     let mut known = HashSet::new();
     ids.retain(|id| known.insert(*id));

@@ -33,8 +33,8 @@ struct LossOrder {
 }
 
 impl LossOrder {
-    /// Returns whether the instruction applies to this request: the request contains the bytes, and the number is above
-    /// 0. If the instruction applies, reduces the number by one.
+    /// Returns whether the instruction applies to this request: the request contains the bytes, and the number is not
+    /// used up. If the instruction applies, reduces the number by one.
     fn take(&mut self, request: &[u8]) -> bool {
         let takes = self.left > 0 && contains(request, &self.containing);
         self.left -= u64::from(takes);

@@ -86,7 +86,7 @@ fn part_of_a_damaged_compressed_file_is_read() -> Result<()> {
     }
     let length = compressed.metadata()?.len();
     compressed.set_len(length - length / 4)?;
-    // The file states a length of which the recovered lines are only a part.
+    // The file states a length that exceeds the length of the recovered lines.
     compressed.write_all_at(&u32::MAX.to_le_bytes(), length - length / 4 - 4)?;
     writer.run_strictly()?;
     writer.create(older, 100)?;
