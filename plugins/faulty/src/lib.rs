@@ -1,8 +1,9 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
 //! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
-//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, unless the field
-//! `sink` of `emit`, `publish` or `reply`, or the field `type` of `emit` or `publish`, has another value.
+//! its default value after the name. By default, messages go to the sink `faulty` and have the type `faulty`. The field
+//! `sink` of `emit`, `publish` and `reply` names another sink, and the field `type` of `emit` and `publish` names another
+//! type.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|

@@ -39,9 +39,9 @@ pub enum Cause {
     Overflow,
     /// An operator discarded the event.
     Discarded,
-    /// The handler requested another try. The event is dead-lettered, or its key parked, only after the last try.
+    /// The handler requested another try. The event is dead-lettered, or its key is parked, only after the last try.
     Retry,
-    /// The handler exceeded its time limit. The event is dead-lettered, or its key parked, only after the last try.
+    /// The handler exceeded its time limit. The event is dead-lettered, or its key is parked, only after the last try.
     Timeout,
     /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,

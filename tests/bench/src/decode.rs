@@ -82,7 +82,7 @@ impl Variant {
     }
 }
 
-/// A decoder, and the message that the decoder decodes again and again.
+/// A decoder, and the message that the decoder decodes repeatedly.
 struct Side {
     name: String,
     decoder: DeliveryDecoder,

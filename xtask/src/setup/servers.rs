@@ -86,7 +86,7 @@ const CLIENT_PROGRAMS: [Server; 4] = [
     Server {
         program: "node",
         version: || {
-            // The output is such as `v20.1.0`.
+            // The output has the form `v20.1.0`.
             let printed = printed("node", "--version")?;
             Ok(printed.map(|version| version.trim_start_matches('v').to_owned()))
         },

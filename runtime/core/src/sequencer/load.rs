@@ -185,7 +185,7 @@ impl Sequencer {
                 lane.cold.get_or_init().tail_at =
                     settings.gap.tail.map(|tail| now + wait.min(tail));
                 // If `gap.tail` is no longer set, nothing of the key is due. The lane then writes the key, because
-                // otherwise the entry in the due index would come due again and again.
+                // otherwise the entry in the due index would become due repeatedly.
                 lane.must_write |= lane.cold.tail_at.is_none();
             }
             KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}

@@ -155,8 +155,8 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
             let tests = opened();
             // If the host has tested the version just before the deletion, it declares the queue without another test
             // of the version. In this case, delete the queue again. Delete only a queue that is declared and bound: if
-            // RabbitMQ 3.10 deletes a quorum queue during its declaration, it may refuse all later declarations of the
-            // queue.
+            // RabbitMQ 3.10 deletes a quorum queue during the declaration of the queue, RabbitMQ may refuse all later
+            // declarations of the queue.
             let tested = wait_until("a further test of the version", || {
                 if rig.rabbit.bound("cases")?.iter().any(|name| name == "cases") {
                     rig.client.delete_queue("cases")?;
