@@ -106,8 +106,8 @@ impl Cause {
     }
 
     /// Returns whether an event with this cause may still take effect in a `sequenced` stream. When such an event
-    /// arrived, its key could not hold it: the event was too far ahead, too many events waited, or the key's record was
-    /// unreadable. Replay takes the event from its dead letter when the key reaches the event.
+    /// arrived, its key could not hold the event: the event was too far ahead, too many events waited, or the key's
+    /// record was unreadable. Replay takes the event from its dead letter when the key reaches the event.
     pub fn waits_for_earlier(self) -> bool {
         matches!(self, Self::FarAhead | Self::Overflow | Self::Corrupt)
     }

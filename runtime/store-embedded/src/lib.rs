@@ -125,10 +125,10 @@ impl EmbeddedOptions {
     }
 }
 
-/// Returns the URL of the admin listener of the process that has the store in a folder open. Returns `None` if no
-/// process has the store open, or if the process has no admin listener. Returns [`StoreError::InUse`] if the process
-/// runs on another machine or in another network namespace: in the network of this process, another process may listen
-/// at the URL.
+/// Returns the URL of the admin listener of a process: the process that has opened the store in this folder. Returns
+/// `None` if no process has the store open, or if the process has no admin listener. Returns [`StoreError::InUse`] if
+/// the process runs on another machine or in another network namespace: in the network of this process, another process
+/// may listen at the URL.
 pub fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreError> {
     folder::admin_url_of_owner(path)
 }

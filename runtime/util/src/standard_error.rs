@@ -39,7 +39,7 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_millis(500);
 /// healthy reader, and short enough for a supervisor that waits for the end of the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum size of one write, in bytes (`PIPE_BUF`). Only a single line that is longer than this size takes a larger
+/// Maximum size of one write, in bytes (`PIPE_BUF`). Only a single line that is longer than this size needs a larger
 /// write. A pipe keeps the bytes of such a write together, so that lines and the messages on standard output do not mix
 /// if both go to the same pipe.
 const WRITE_BYTES: usize = 4096;
@@ -174,7 +174,7 @@ fn log_panic(info: &PanicHookInfo<'_>) {
 }
 
 /// Prints a text, with its line end, that a process prints only once, such as a report. The queue therefore accepts the
-/// text even if it is full.
+/// text even if the queue is full.
 pub fn print(text: &str) {
     OUTPUT.lock().append(text);
 }

@@ -24,7 +24,7 @@ use crate::wait::wait_until;
 
 /// The virtual host that a broker has from the start.
 const DEFAULT: &str = "/";
-/// The user name that the broker's log names as the author of the changes that tests make.
+/// A user name: the broker's log names this user as the author of the changes by tests.
 const USER: &str = "tests";
 /// The name of the policy that a test sets.
 const POLICY: &str = "tests";

@@ -101,7 +101,8 @@ const BROKEN_ONCE: [(Profile, u64); 35] = [
     // A full parked key had only an event that the store had to compare with spilled events. The owner did not notice
     // that another partition had released the key.
     (Profile::Offered, 5_618),
-    // While memory was full, a load waited for a ready lane, which waited for the results of the lane of the load.
+    // While memory was full, a load waited for a ready lane. This ready lane waited for the results of the lane of the
+    // load.
     (Profile::Damaged, 5_246),
     // The checker expected the owner to have the digest of a late original, because the owner had repeated the skip of
     // its sequence.

@@ -165,8 +165,8 @@ fn expect_conflict_of_a_taken_sequence(store: &str) -> Result<()> {
     ensure!(only_letter_of(&home, 300)?["cause"] == "far-ahead");
     ensure!(only_letter_of(&home, 290)?["cause"] == "far-ahead");
 
-    // Events 290 and 300 arrive while event 251 is missing. They are not too far ahead any more, so the key holds them,
-    // and never searches for their letters.
+    // Events 290 and 300 arrive while event 251 is missing. These two events are not too far ahead any more, so the key
+    // holds them, and never searches for their letters.
     let mut lines = events(2..=250);
     lines.extend([300, 290].map(event));
     lines.extend(events(251..=289));

@@ -178,7 +178,7 @@ impl Sequencer {
         self.act_on_exhausted(index);
     }
 
-    /// Ends the gap of the lane if it is over. Does nothing while the gap may continue.
+    /// Ends the gap of the lane if the gap is over. Does nothing while the gap may continue.
     fn close_gap(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.may_have_gap()
@@ -310,8 +310,8 @@ impl Sequencer {
         }
     }
 
-    /// Records that the source is available again. The source gets `gap.timeout` to deliver the events that it held
-    /// while it was unavailable.
+    /// Records that the source is available again. The source has the time `gap.timeout` to deliver the events that it
+    /// held while it was unavailable.
     pub(super) fn source_available(&mut self) {
         if self.gaps_held_until == u64::MAX {
             self.gaps_held_until = self.now.saturating_add(self.settings.gap.timeout);

@@ -65,7 +65,7 @@ pub(super) struct Lane {
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
     /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed this assumption
-    /// yet. Until a commit confirms the assumption, no event may become a dead letter because of this assumption.
+    /// yet. Until a commit confirms this assumption, the assumption must not be the reason for any dead letter.
     pub(super) absence_assumed: bool,
     /// The handler's state after all events below `done`.
     pub(super) state: Option<Bytes>,

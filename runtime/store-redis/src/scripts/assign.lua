@@ -274,8 +274,8 @@ do
   end
 
   -- Removes the messages of lost commits from the blocks of an origin. A commit is lost if its number is higher than
-  -- the number of the last commit that the shard had when the owner claimed it. If commits ascend from block to block,
-  -- only the blocks at the end contain such messages; otherwise any block may contain them.
+  -- the number of the last commit that the shard had when the owner claimed the partition. If commits ascend from block
+  -- to block, only the blocks at the end contain such messages; otherwise any block may contain them.
   local function drop_lost_commits(group)
     local record = group.record
     for number = record.next - 1, record.first, -1 do

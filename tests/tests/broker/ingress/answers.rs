@@ -1,6 +1,6 @@
-//! Tests of refusals that the ingress sends before it has read the whole request. The client must receive them, even if
-//! the client does not read before it has sent the whole request. The module also tests the answer to a service that
-//! requests the permission to send webhooks.
+//! Tests of refusals that the ingress sends before it has read the whole request. The client must receive a refusal
+//! even if the client does not read before it has sent the whole request. The module also tests the answer to a service
+//! that requests the permission to send webhooks.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};

@@ -199,8 +199,8 @@ fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
     let epoch = |lease: &str| lease.split(' ').next().and_then(|epoch| epoch.parse::<u64>().ok());
     for partition in 0..PARTITIONS {
         let before = leases(&fleet)?;
-        // Before the owner has written its claim, only the lost lease contains its epoch, so the store may grant the
-        // same epoch again. The claims then differ in their random numbers.
+        // Before the owner has written its claim, only the lost lease contains the owner's epoch, so the store may
+        // grant the same epoch again. The claims then differ in their random numbers.
         wait_until("the claim of the partition", || {
             Ok(epoch(&before[partition]) == Some(claimed_epoch(&fleet, partition)?))
         })?;
