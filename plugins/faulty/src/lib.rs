@@ -2,8 +2,8 @@
 //!
 //! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
 //! its default value after the name. By default, messages go to the sink `faulty` and have the type `faulty`. The field
-//! `sink` of `emit`, `publish` and `reply` names another sink, and the field `type` of `emit` and `publish` names another
-//! type.
+//! `sink` of `emit`, `publish` and `reply` names another sink, and the field `type` of `emit` and `publish` names
+//! another type.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
