@@ -62,7 +62,8 @@ async def read_with_aio_pika(url):
 
 async def read_with_faststream(url):
     broker = RabbitBroker(url, logger=None)
-    # Without `declare=False`, FastStream would declare the queue in another form than the form of the existing queue.
+    # Without `declare=False`, FastStream would declare the queue again, and the form of this declaration differs from
+    # the form of the existing queue.
     subscriber = broker.subscriber(RabbitQueue("faststream", declare=False))
     async with broker:
         await broker.start()

@@ -11,8 +11,8 @@ pub struct SinkHealth(Mutex<SinkState>);
 
 #[derive(Debug, Default)]
 struct SinkState {
-    /// The time since which the server refuses the messages of the sink, or since which the file of the sink cannot be
-    /// written. `None` if the sink can publish.
+    /// The time when the server began to refuse the messages of the sink, or when the file of the sink became
+    /// unwritable. `None` if the sink can publish.
     refused_at: Option<(Instant, SystemTime)>,
     streams: BTreeSet<Arc<str>>,
     /// The number of messages that the sink has dropped because no queue accepted them.
@@ -55,8 +55,8 @@ impl SinkHealth {
         self.lock().refused_at.is_none()
     }
 
-    /// Returns the time since which the sink cannot publish its messages, if this has lasted for at least `period`.
-    /// Otherwise returns `None`.
+    /// If the sink has been unable to publish its messages for at least `period`, returns the time when this failure
+    /// began. Otherwise returns `None`.
     pub fn refused_since(&self, period: Duration) -> Option<SystemTime> {
         let (began, since) = self.lock().refused_at?;
         (began.elapsed() >= period).then_some(since)

@@ -19,7 +19,7 @@ fn home_and_command() -> Result<(Home, Command, Vec<String>)> {
 }
 
 /// A supervisor may start the host without any environment variable, or with variables that other programs read and
-/// that have invalid values. None of them may change the result of a run.
+/// that have invalid values. None of these variables may change the result of a run.
 #[test]
 fn variables_of_other_programs_change_nothing() -> Result<()> {
     let foreign = [
@@ -39,7 +39,7 @@ fn variables_of_other_programs_change_nothing() -> Result<()> {
 }
 
 /// The host can write neither to the cache of compiled handlers nor to the folder for temporary files. Another program
-/// may repair this, so the exit code must be 75. The folder that the variable `TMPDIR` names is sufficient.
+/// may make a folder writable, so the exit code must be 75. The folder that the variable `TMPDIR` names is sufficient.
 #[test]
 fn start_without_a_folder_for_compiled_handlers_is_temporary() -> Result<()> {
     let (home, mut command, lines) = home_and_command()?;

@@ -1,6 +1,7 @@
 //! Tests of the page "Your producer" (`docs/guide/your-producer.md`): Ordain's messages for libraries whose clients the
-//! tests cannot install. A function for each library finds the type and the data of a message in the same places as the
-//! library, according to the library's source code. `broker/clients.rs` tests the other libraries with their clients.
+//! tests cannot install. For each library, a function finds the type and the data of a message in the places in which
+//! the library finds them, according to the library's source code. `broker/clients.rs` tests the other libraries with
+//! their clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -68,8 +69,8 @@ fn ensure_id(message: &Delivery) -> Result<()> {
 }
 
 /// MassTransit chooses a deserializer by the content type. `application/vnd.masstransit+json` is an envelope. With the
-/// raw JSON deserializer, `application/json` is the message itself, of any type if the header `MT-MessageType` is
-/// missing.
+/// raw JSON deserializer, `application/json` is the message itself. If the header `MT-MessageType` is missing, the
+/// message can have any type.
 fn read_with_mass_transit(message: &Delivery) -> Result<Found> {
     let body = json_body(message)?;
     if content_type(message) == "application/vnd.masstransit+json" {
@@ -146,7 +147,7 @@ fn read_with_amqp_1_0(message: &Delivery) -> Result<Found> {
     Ok((kind, json_body(message)?))
 }
 
-/// Returns a case of a message whose data is the data that the library must find.
+/// Returns a case in which the library must find exactly the data of the message.
 fn case(
     reader: &'static str,
     command: Value,

@@ -168,8 +168,9 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     service.end()
 }
 
-/// The queue is removed while the host does not run: the queue alone, or the whole virtual host, which an operator then
-/// creates again. The next start must succeed, and the stream must be stopped until an operator resumes it.
+/// The queue is removed while the host does not run. Either the queue alone is removed, or the whole virtual host,
+/// which an operator then creates again. The next start must succeed, and the stream must be stopped until an operator
+/// resumes it.
 #[test]
 fn fifo_stream_whose_queue_was_removed_before_its_start_stops() -> Result<()> {
     for is_rebuilt in [false, true] {

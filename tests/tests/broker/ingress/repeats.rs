@@ -82,8 +82,8 @@ fn event_in_another_form_is_a_repeat() -> Result<()> {
     Ok(())
 }
 
-/// Many clients post two different events with the same sequence at the same time. The host must accept one of the two
-/// events, also when it is repeated, and must refuse the other event in each request.
+/// Many clients post two different events with the same sequence at the same time. The host must accept all requests
+/// with one of the two events, and must refuse all requests with the other event.
 #[test]
 fn concurrent_events_with_one_sequence_are_accepted_once() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;
@@ -114,8 +114,9 @@ fn concurrent_events_with_one_sequence_are_accepted_once() -> Result<()> {
     tally::check(&by_key(&contents[winner..=winner])?, &home.read("out.ndjson"))
 }
 
-/// One request contains an event twice, the last event of the key before its predecessor, and an event after the end of
-/// the key. The first two events must take effect once. The third event must become a dead letter.
+/// One request contains two events of a key, each twice, and an event after the end of the key. The last event of the
+/// key comes before its predecessor. The first two events must take effect once. The third event must become a dead
+/// letter.
 #[test]
 fn request_with_repeats_and_an_event_after_the_end_is_accepted() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;

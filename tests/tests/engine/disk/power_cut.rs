@@ -290,7 +290,7 @@ fn failure_of_the_background_thread_is_reported_with_its_reason() -> Result<()> 
 }
 
 /// The store cannot write the file that contains the number of answered groups of requests. The host must report this
-/// once, and must continue to accept and to execute events.
+/// failure once, and must continue to accept and to execute events.
 #[test]
 fn host_continues_without_the_count_of_answered_requests() -> Result<()> {
     let mut rig = Rig::start()?;
