@@ -4,6 +4,7 @@
 // Usage: node producers.js URL
 
 const amqplib = require("amqplib");
+const { Connection } = require("rabbitmq-client");
 const { BrokerAsPromised } = require("rascal");
 
 const ORDER = { orderId: 17, cents: 1200 };
@@ -37,8 +38,17 @@ async function publishWithRascal(url) {
   await broker.shutdown();
 }
 
+async function publishWithRabbitmqClient(url) {
+  const connection = new Connection(url);
+  const publisher = connection.createPublisher({ confirm: true });
+  await publisher.send({ exchange: "rabbitmq-client", routingKey: "orders" }, ORDER);
+  await publisher.close();
+  await connection.close();
+}
+
 async function main(url) {
   await publishWithAmqplib(url);
+  await publishWithRabbitmqClient(url);
   await publishWithRascal(url);
 }
 

@@ -1,6 +1,6 @@
 """Publishes one message with each named client, with the defaults of the client. Each message goes to the exchange with
 the name of its client. Celery declares this exchange, and a queue with the same name. The program prints the id of
-Celery's task.
+Celery's task. dramatiq declares only the queue, and publishes to the default exchange.
 
 Usage: producers.py URL CLIENT...
 """
@@ -11,8 +11,11 @@ import sys
 
 import aio_pika
 import celery
+import dramatiq
 import kombu
 import pika
+from dramatiq.brokers.rabbitmq import RabbitmqBroker
+from faststream.rabbit import RabbitBroker, RabbitExchange
 
 ORDER = {"orderId": 17, "cents": 1200}
 
@@ -41,11 +44,30 @@ async def publish_with_aio_pika(url):
         await exchange.publish(message, routing_key="orders")
 
 
+async def publish_with_faststream(url):
+    async with RabbitBroker(url, logger=None) as broker:
+        exchange = RabbitExchange("faststream", declare=False)
+        await broker.publish(ORDER, routing_key="orders", exchange=exchange)
+
+
+def publish_with_dramatiq(url):
+    broker = RabbitmqBroker(url=url)
+
+    @dramatiq.actor(broker=broker, queue_name="dramatiq")
+    def pay(order):
+        pass
+
+    pay.send(17)
+    broker.close()
+
+
 publish = {
     "pika": publish_with_pika,
     "kombu": publish_with_kombu,
     "celery": publish_with_celery,
     "aio-pika": lambda url: asyncio.run(publish_with_aio_pika(url)),
+    "faststream": lambda url: asyncio.run(publish_with_faststream(url)),
+    "dramatiq": publish_with_dramatiq,
 }
 for client in sys.argv[2:]:
     publish[client](sys.argv[1])

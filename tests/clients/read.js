@@ -4,6 +4,7 @@
 // Usage: node read.js URL
 
 const amqplib = require("amqplib");
+const { Connection } = require("rabbitmq-client");
 const { BrokerAsPromised } = require("rascal");
 
 const TIMEOUT_MS = 60_000;
@@ -48,9 +49,18 @@ async function readWithRascal(url) {
   await broker.shutdown();
 }
 
+async function readWithRabbitmqClient(url) {
+  const connection = new Connection(url);
+  const message = await connection.basicGet({ queue: "rabbitmq-client", noAck: true });
+  await connection.close();
+  // rabbitmq-client decodes the body, because it knows the content type.
+  print("rabbitmq-client", message, message.body);
+}
+
 async function main(url) {
   await readWithAmqplib(url);
   await readWithRascal(url);
+  await readWithRabbitmqClient(url);
 }
 
 main(process.argv[2]).catch((error) => {

@@ -11,6 +11,7 @@ import sys
 import aio_pika
 import kombu
 import pika
+from faststream.rabbit import RabbitBroker, RabbitQueue
 
 TIMEOUT_SECONDS = 60
 
@@ -59,10 +60,29 @@ async def read_with_aio_pika(url):
             }
 
 
+async def read_with_faststream(url):
+    broker = RabbitBroker(url, logger=None)
+    # Without `declare=False`, FastStream would declare the queue again, and the form of this declaration differs from
+    # the form of the existing queue.
+    subscriber = broker.subscriber(RabbitQueue("faststream", declare=False))
+    async with broker:
+        await broker.start()
+        message = await subscriber.get_one(timeout=TIMEOUT_SECONDS)
+        return {
+            "id": message.message_id,
+            "type": message.raw_message.type,
+            "content_type": message.content_type,
+            "headers": message.headers,
+            # FastStream decodes the body, because it knows the content type.
+            "data": await message.decode(),
+        }
+
+
 read = {
     "pika": read_with_pika,
     "kombu": read_with_kombu,
     "aio-pika": lambda url: asyncio.run(read_with_aio_pika(url)),
+    "faststream": lambda url: asyncio.run(read_with_faststream(url)),
 }
 for client in sys.argv[2:]:
     print(json.dumps({"client": client, **read[client](sys.argv[1])}))

@@ -179,8 +179,8 @@ impl Client {
         })
     }
 
-    /// Publishes messages once. Returns whether the broker confirmed all messages and returned none of them as
-    /// unroutable. Fails if the broker closes the connection or the channel, or if a confirm is missing after five
+    /// Publishes messages without retries. Returns whether the broker confirmed all messages and returned none of them
+    /// as unroutable. Fails if the broker closes the connection or the channel, or if a confirm is missing after five
     /// seconds. Even if this function fails or returns false, some of the messages may be in a queue.
     pub fn try_publish(&self, exchange: &str, messages: &[Outgoing]) -> Result<bool> {
         let messages: Vec<&Outgoing> = messages.iter().collect();
@@ -192,7 +192,7 @@ impl Client {
         Ok(answers.into_iter().all(is_accepted))
     }
 
-    /// Publishes messages once. Returns the broker's answer to each of them.
+    /// Publishes messages without retries. Returns the broker's answer to each of them.
     async fn publish_once(
         &self,
         exchange: &str,

@@ -22,6 +22,11 @@ pub fn javascript(program: &str, args: &[&str]) -> Result<String> {
     output(Command::new("node").env("NODE_PATH", modules), program, args)
 }
 
+/// Runs a Ruby program with its arguments. Returns its standard output.
+pub fn ruby(program: &str, args: &[&str]) -> Result<String> {
+    output(&mut Command::new("ruby"), program, args)
+}
+
 fn ensure_installed(path: &Path) -> Result<()> {
     ensure!(path.exists(), "{} does not exist: run `cargo xtask test`", path.display());
     Ok(())

@@ -18,8 +18,8 @@ pub struct Name(pub &'static str);
 
 impl Name {
     /// Builds the library that replaces the name resolution of a host, and makes the name resolve to [`FIRST_ADDRESS`]
-    /// for a host in this home. Returns a program with its arguments, which starts the host with the library, for
-    /// [`Service::start_by`](crate::service::Service::start_by).
+    /// for a host in this home. Returns the program that starts the host with this library, and the arguments of the
+    /// program, for [`Service::start_by`](crate::service::Service::start_by).
     pub fn prepare(&self, home: &Home) -> Result<Vec<String>> {
         let library = home.path("names.so");
         compile_preload(SOURCE, &library)?;

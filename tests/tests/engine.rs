@@ -27,6 +27,7 @@ mod engine {
     mod run_changed;
     mod run_clock;
     mod run_damaged;
+    mod run_environment;
     mod run_exit_codes;
     mod run_fifo;
     mod run_followed;

@@ -45,8 +45,8 @@ pub(crate) fn target_dir() -> PathBuf {
 pub(crate) fn cargo(command: &str) -> Command {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     // A cargo command that a developer starts does not have the variables of a package. If the cargo commands of
-    // `xtask` had these variables, cargo would see other values at each change between the two kinds of commands. It
-    // would then run all build scripts again that read the variables.
+    // `xtask` had these variables, cargo would see other values at each change between the two kinds of commands. At
+    // each change, cargo would run all build scripts that read the variables.
     remove_package_variables(&mut cargo);
     cargo.current_dir(root()).arg(command);
     // `cargo fmt` and `cargo fuzz` have no option `--locked`.

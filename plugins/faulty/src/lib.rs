@@ -1,8 +1,9 @@
 //! A deliberately faulty handler, for tests of the host.
 //!
 //! The data of an event is a command, such as `{"do": "panic", "text": "ouch"}`. A field is optional if the table gives
-//! its default value after the name. Messages go to the sink `faulty` and have the type `faulty`, unless the field
-//! `sink` of `emit` or `reply`, or the field `type` of `emit`, has another value.
+//! its default value after the name. By default, messages go to the sink `faulty` and have the type `faulty`. The field
+//! `sink` of `emit`, `publish` and `reply` names another sink, and the field `type` of `emit` and `publish` names
+//! another type.
 //!
 //! | `do` | fields | effect |
 //! |---|---|---|
@@ -11,6 +12,7 @@
 //! | `put` | `bytes` | sets a state of this size |
 //! | `delete` | | removes the state |
 //! | `emit` | `messages` 1, `bytes` 0, `headers` 0, `sink` "faulty", `type` "faulty", `delay_ms` none | emits this number of messages, each with this size and number of headers |
+//! | `publish` | `text`, `headers` none, `content_type` "application/json", `sink` "faulty", `type` "faulty" | emits a message with this text and these headers. The field `headers` is an object: each member is a header |
 //! | `reply` | `text` "", `sink` "faulty" | answers a request: emits a message with this text, and with the headers `property:reply_to` and `property:correlation_id` of the event |
 //! | `reject` | `reason` "requested" | rejects the event |
 //! | `retry` | `reason` "requested", `after_ms` none | requests a retry |
@@ -37,6 +39,7 @@
 mod harm;
 mod probe;
 
+use std::collections::BTreeMap;
 use std::io::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -70,6 +73,17 @@ enum Command {
         #[serde(default = "sink", rename = "type")]
         kind: String,
         delay_ms: Option<u64>,
+    },
+    Publish {
+        text: String,
+        #[serde(default)]
+        headers: BTreeMap<String, String>,
+        #[serde(default = "media_type")]
+        content_type: String,
+        #[serde(default = "sink")]
+        sink: String,
+        #[serde(default = "sink", rename = "type")]
+        kind: String,
     },
     Reply {
         #[serde(default)]
@@ -162,6 +176,10 @@ fn handle(event: Event<Command>, state: Option<Raw>) -> Result<Outcome<Raw>> {
             let message = Message { delay_ms, kind, ..emitted(&sink, bytes, headers) };
             done.emit_all((0..messages).map(|_| message.clone()))
         }
+        Command::Publish { text, headers, content_type, sink, kind } => {
+            let message = Message::bytes(sink, kind, content_type, Raw(text.into_bytes()));
+            done.emit(Message { headers: headers.into_iter().collect(), ..message })
+        }
         Command::Reply { text, sink } => done.emit(reply(&sink, text, event.headers)),
         Command::Reject { reason } => return Err(Failure::Reject(reason)),
         Command::Retry { reason, after_ms } => return Err(Failure::Retry { reason, after_ms }),
@@ -252,6 +270,10 @@ fn exit_code() -> i32 {
 
 fn sink() -> String {
     SINK.into()
+}
+
+fn media_type() -> String {
+    "application/json".into()
 }
 
 fn requested() -> String {

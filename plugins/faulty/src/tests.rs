@@ -28,6 +28,15 @@ fn commands_have_their_effect() {
     assert_eq!((reply.sink.as_str(), &*reply.data), ("replies", &b"yes"[..]));
     assert_eq!(reply.headers, [reply_to]);
 
+    let publish = json!({"do": "publish", "text": "{}", "type": "t", "headers": {"a": "b"}});
+    let published = run.event("x", publish).unwrap().messages.remove(0);
+    assert_eq!(
+        (published.kind.as_str(), published.content_type.as_str()),
+        ("t", "application/json")
+    );
+    assert_eq!(published.headers, [("a".to_string(), "b".to_string())]);
+    assert_eq!(published.data, Raw::from("{}"));
+
     run.event("x", json!({"do": "allocate", "mib": 1})).unwrap();
     run.event("x", json!({"do": "log", "lines": 2, "bytes": 3, "level": "warn"})).unwrap();
     run.event("x", json!({"do": "print", "out": "out\n", "err": "err\n"})).unwrap();

@@ -49,6 +49,20 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { bytes.collect() } else { None }
 }
 
+/// Returns whether a header has a value. A header of AMQP's type void has none, and counts as missing. The same applies
+/// to an array that contains only values of the type void: Celery writes such an array for a task without time limits,
+/// and a Celery worker ends with an error if it receives this header as a text.
+pub(super) fn has_value(value: &AMQPValue) -> bool {
+    match value {
+        AMQPValue::Void => false,
+        AMQPValue::FieldArray(values) => {
+            let values = values.as_slice();
+            values.is_empty() || values.iter().any(|value| !matches!(value, AMQPValue::Void))
+        }
+        _ => true,
+    }
+}
+
 /// Returns a text value, the digits of a number, or `true` or `false`. Decodes a text that is not UTF-8 as Latin-1,
 /// because some clients write Latin-1. Returns `None` for a byte array that is not UTF-8, and for a value of any other
 /// type. In AMQP, the value of a header is never a short string, so this function need not call [`not_utf8`].

@@ -1,5 +1,5 @@
 //! Blanks around the events of a text with one event per line. Every reader of such a text (a file, a body of a
-//! request, `ordain publish`) must skip the same blanks, so only this module defines them.
+//! request, `ordain publish`) must skip the same blanks, so only this module defines the blanks.
 
 /// Returns whether a character is blank: white space, a NUL, or a byte order mark. If a program truncates a file while
 /// another program appends to the file, the file may then begin with NULs. Some editors write a byte order mark before
@@ -16,7 +16,7 @@ pub fn is_blank_byte(byte: u8) -> bool {
 
 /// Removes the blanks before and after an event. If the line is not UTF-8, returns the whole line.
 pub fn trim_blanks(line: &[u8]) -> &[u8] {
-    // Nearly every line begins with `{` and ends with `}`, and then has no blanks to remove.
+    // A line that begins with `{` and ends with `}` has no blanks to remove. Nearly all lines are of this kind.
     if line.starts_with(b"{") && line.ends_with(b"}") {
         return line;
     }

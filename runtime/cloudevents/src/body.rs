@@ -120,7 +120,7 @@ pub fn decode_body(
     Ok(found)
 }
 
-/// Returns the JSON of the elements of a batch, which is a JSON array. If the array has more than `limit` elements,
+/// Returns the JSON of each element of a batch. A batch is a JSON array. If the array has more than `limit` elements,
 /// returns the first `limit + 1` elements. Returns a description of the fault if the body is not a JSON array.
 pub fn batch_elements(body: &[u8], limit: usize) -> Result<Vec<&str>, String> {
     let mut json = serde_json::Deserializer::from_slice(trim_blanks(body));

@@ -4,10 +4,10 @@ use super::compact::string_end;
 use super::decode::json_text;
 use super::encode::compact_json;
 
-/// Returns the canonical form of JSON. In this form, the JSON has no white space between its parts, sorts the members
-/// of each object by their names, and contains only the escapes that JSON needs. Numbers remain as they are. Members
-/// with the same name keep their order. Returns `None` if the data is not JSON, contains half of a surrogate pair, or
-/// is nested deeper than `NESTING_LIMIT`.
+/// Returns the canonical form of JSON. In this form, no white space separates the parts of the JSON, the members of
+/// each object are sorted by their names, and strings contain only the escapes that JSON needs. Numbers remain as they
+/// are. Members with the same name keep their order. Returns `None` if the data is not JSON, contains half of a
+/// surrogate pair, or is nested deeper than `NESTING_LIMIT`.
 pub(super) fn canonical_json(data: &[u8]) -> Option<Vec<u8>> {
     let json = compact_json(data)?;
     let mut out = Vec::with_capacity(json.len());

@@ -36,7 +36,7 @@ use ordain_util::text::truncated;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct DecodeError {
-    /// The cause, which the dead letter contains.
+    /// The cause in the dead letter.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,
@@ -146,7 +146,7 @@ impl EventDecoder {
         self.decode_envelope(&envelope, None, None)
     }
 
-    /// Decodes the body of a message, which is an event in structured mode. The producer of a message receives no
+    /// Decodes the body of a message. The body is an event in structured mode. The producer of a message receives no
     /// answer, so a time that cannot be read counts as missing.
     pub fn decode_carried(
         &self,
@@ -329,10 +329,10 @@ impl EventDecoder {
 
     /// Returns the headers of the event: all attributes that [`Self::event`] does not interpret and that are not
     /// `null`, the headers in [`HEADERS_ATTRIBUTE`], and `outer_headers`. `outer_headers` are the headers of the
-    /// message around the event. The attributes `subject` and `partitionkey` are no headers if they contain the key.
-    /// Any other attribute with the key remains a header. A dead letter contains the headers of its event. If an
-    /// operator sends the dead letter back to the stream, the stream can therefore read the key from this header.
-    /// Returns an error if the headers exceed the limit on their number or size.
+    /// message around the event. The attributes `subject` and `partitionkey` are no headers if they contain the key. If
+    /// an attribute with another name contains the key, this attribute remains a header. A dead letter contains the
+    /// headers of its event. If an operator sends the dead letter back to the stream, the stream can therefore read the
+    /// key from the header. Returns an error if the headers exceed the limit on their number or size.
     fn headers<'a>(
         &self,
         envelope: &EventEnvelope<'a>,

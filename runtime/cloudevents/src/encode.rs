@@ -67,8 +67,8 @@ pub fn encode(
     out.extend_from_slice(b"}\n");
 }
 
-/// Returns the type that a message has in its sink. All sinks use the same type, because a stream compares the types of
-/// an event and its repeat, and may receive the two from different sinks.
+/// Returns the type that a message has in its sink. All sinks give a message the same type: a stream may receive an
+/// event and its repeat from different sinks, and compares their types.
 pub fn message_type(message: &Message) -> &str {
     if message.kind().is_empty() { UNTYPED } else { message.kind() }
 }
@@ -129,7 +129,7 @@ fn write_json(out: &mut Vec<u8>, data: &[u8]) -> bool {
 }
 
 /// Writes data as a JSON string. Writes nothing and returns `false` if the data is not UTF-8, or if the string is
-/// longer than base64 because of many escapes. An event therefore never exceeds its size limit because of escapes.
+/// longer than base64 because of many escapes. Escapes therefore never make an event exceed its size limit.
 fn write_text(out: &mut Vec<u8>, data: &[u8]) -> bool {
     let Ok(text) = std::str::from_utf8(data) else { return false };
     let start = out.len();

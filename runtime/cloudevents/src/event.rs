@@ -26,9 +26,9 @@ pub fn message_event(stream: &str, message: &OutboxMessage) -> Event {
 }
 
 /// Returns a dead letter of `stream` as an event without a sequence. A dead letter is the record of an event that ended
-/// without effect. The returned event has the type, headers and data of the original event, the reason in the headers
-/// [`REASON_ATTRIBUTES`], and an id and a source of its own. A header of the original event with one of these names is
-/// omitted. If the letter has no original event, the data is the raw bytes of the letter, or empty.
+/// without effect. The returned event has the type, headers and data of the original event, but another id and another
+/// source. Its headers [`REASON_ATTRIBUTES`] contain the reason. A header of the original event with one of these names
+/// is omitted. If the letter has no original event, the data is the raw bytes of the letter, or empty.
 pub fn letter_event(stream: &str, letter: &DeadLetter) -> Event {
     let attributes = letter_attributes(stream, letter);
     let (event, raw): (Option<&Event>, &[u8]) = match &letter.content {

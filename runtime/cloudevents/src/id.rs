@@ -36,7 +36,8 @@ pub fn content_id(key: &str, kind: &str, data: &[u8]) -> String {
     let json = canonical_json(data);
     let mut digest = Sha256::new();
     for part in [key.as_bytes(), kind.as_bytes(), json.as_deref().unwrap_or(data)] {
-        // With the lengths, different parts never result in the same input of the digest.
+        // The digest also covers the length of each part, so that different parts never result in the same input of the
+        // digest.
         digest.update((part.len() as u64).to_be_bytes());
         digest.update(part);
     }

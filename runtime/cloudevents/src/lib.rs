@@ -58,10 +58,10 @@ pub const HEADERS_LIMIT: usize = 128;
 /// names and values with the event.
 pub const HEADERS_SIZE_LIMIT: usize = 64 << 10;
 
-/// The extension attribute that contains the headers whose names are not allowed for extension attributes. Such a name
-/// is empty, contains other characters than `a-z` and `0-9`, is the name of another attribute of the event, or repeats
-/// the name of an earlier header. The value of the attribute is a text that contains a JSON array of `[name, value]`
-/// pairs.
+/// The extension attribute that contains the headers whose names are not allowed for extension attributes. A name is
+/// not allowed in four cases: it is empty, it contains characters other than `a-z` and `0-9`, it is the name of another
+/// attribute of the event, or it repeats the name of an earlier header. The value of the attribute is a text that
+/// contains a JSON array of `[name, value]` pairs.
 const HEADERS_ATTRIBUTE: &str = "ordainheaders";
 
 /// The media type of the data of an event in JSON that has no `datacontenttype`. The data of an event in binary mode

@@ -38,7 +38,7 @@ pub trait PlaceReader {
 /// A fault of an event that concerns a location.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocationFault {
-    /// The cause, which the dead letter contains.
+    /// The cause in the dead letter.
     pub cause: Cause,
     /// The description of the fault, and the valid form.
     pub message: String,
@@ -134,7 +134,8 @@ fn push_value(value: &str, ends: &str, key: &mut String) {
     }
 }
 
-/// Describes why an event has no key. The text names each place, and of a composite key only the first missing part.
+/// Describes why an event has no key. The text names each place. For a composite key, the text names only the first
+/// missing part.
 fn describe_missing_key(reader: &impl PlaceReader, location: &KeyLocation) -> String {
     let is_missing =
         |part: &&KeyPart| matches!(part, KeyPart::Place(place) if text(reader, place).is_none());

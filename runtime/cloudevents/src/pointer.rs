@@ -18,8 +18,8 @@ use super::decode::json_text;
 pub struct NotJsonError;
 
 /// Returns the JSON text of the value at a pointer; `None` if the JSON has no such value. Skips blanks around the JSON,
-/// such as the byte order mark that some producers write before a body. If an object on the way has several members of
-/// the same name, the search uses the last of them, as most JSON parsers do.
+/// such as the byte order mark that some producers write before a body. If an object on the path to the value has
+/// several members of the same name, the search uses the final one of these members, as most JSON parsers do.
 pub fn find_value<'a>(
     json: &'a [u8],
     pointer: &JsonPointer,
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(find("[[1],[2,3]]", "/1/1"), Ok(Some("3")));
         assert_eq!(find("\"text\"", "/a"), Ok(None));
         assert_eq!(find("\u{feff}{\"a\":1}\r\n", "/a"), Ok(Some("1")));
-        // The search uses the last of several members with the same name, even if it is of another kind.
+        // The search uses the final one of several members with the same name, even if its value has another JSON type.
         assert_eq!(find(r#"{"a":1,"a":2}"#, "/a"), Ok(Some("2")));
         assert_eq!(find(r#"{"a":{"b":1},"a":2}"#, "/a/b"), Ok(None));
     }

@@ -440,7 +440,7 @@ fn text_in_utf8_stays_text() {
         ("application/octet-stream", as_base64),
         ("application/protobuf", as_base64),
         ("image/png", as_base64),
-        // A JSON string in `data` would be read as JSON, not as this text.
+        // A decoder would read a JSON string in `data` as JSON, not as this text.
         ("application/json; charset=utf-8", as_base64),
     ] {
         assert_eq!(encoded_data(content_type, text, TextForm::Text), expected, "{content_type}");

@@ -11,12 +11,12 @@ const EPOCH: DateTime = date(1970, 1, 1).at(0, 0, 0, 0);
 /// Maximum number of digits of a fraction of a second that the parser accepts.
 const FRACTION_DIGITS: usize = 9;
 
-/// The last µs of the year 9999, since the Unix epoch.
+/// The end of the year 9999: the number of the year's final µs, counted from the Unix epoch.
 const LAST_US: u64 = 253_402_300_799_999_999;
 
-/// The lowest number that counts as a time in ms; a lower number counts as a time in seconds. This number of seconds is
-/// a time in the year 5138, and this number of ms is a time in the year 1973. The same two years apply to the units of
-/// the following two constants.
+/// The lowest number that counts as a time in ms; a lower number counts as a time in seconds. In seconds, this number
+/// is a time in the year 5138; in ms, it is a time in the year 1973. The two constants below are also times in these
+/// years, in the lower and in the higher unit.
 const MS_START: u64 = 100_000_000_000;
 /// The lowest number that counts as a time in µs; a lower number, from `MS_START` on, counts as a time in ms.
 const MICROSECONDS_START: u64 = 1_000 * MS_START;
@@ -123,6 +123,24 @@ mod tests {
         }
     }
 
+    /// Some libraries write an offset without a colon, a leap second, lower case letters, or a space instead of the
+    /// `T`. A leap second counts as the second before it.
+    #[test]
+    fn forms_of_common_libraries_are_parsed() {
+        let noon = 1_795_608_000_000_000;
+        for text in [
+            "2026-11-25T12:00:00+0000",
+            "2026-11-25T12:00:00+00:00",
+            "2026-11-25T12:00:00-00:00",
+            "2026-11-26T02:00:00+14:00",
+            "2026-11-25t12:00:00z",
+            "2026-11-25 12:00:00Z",
+        ] {
+            assert_eq!(parse_time(text), Some(noon), "{text}");
+        }
+        assert_eq!(parse_time("2026-11-25T11:59:60Z"), parse_time("2026-11-25T11:59:59Z"));
+    }
+
     #[test]
     fn unit_of_a_number_follows_from_its_magnitude() {
         for (text, us) in [
@@ -186,6 +204,9 @@ mod tests {
             "1285996839",
             "2026-11-25",
             "2026-11-25T12:00:00",
+            "2026-11-25 12:00:00",
+            "2026-11-25T12:00:00 GMT",
+            "2026-11-25T12:00:00America/Los_Angeles",
             "2026-11-25T12:00:00.Z",
             "2026-02-30T12:00:00Z",
             "2026-11-25T24:00:00Z",

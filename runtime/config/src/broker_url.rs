@@ -123,7 +123,7 @@ mod tests {
         assert_eq!((&*short.authority.host, &*short.vhost), ("127.0.0.1", "/"));
     }
 
-    /// The URL has no host, so the parser takes the password for the port.
+    /// The URL has no host, so the parser mistakes the password for the port.
     #[test]
     fn password_in_place_of_the_port_is_not_shown() {
         for (url, template, shown) in [

@@ -182,7 +182,8 @@ impl LoadedConfig {
             return String::new();
         }
         let file = self.file.display().to_string();
-        // After a space, a command would take a file name that begins with a hyphen for another option.
+        // If a space preceded a file name that begins with a hyphen, the command would read the file name as another
+        // option.
         let between = if file.starts_with('-') { '=' } else { ' ' };
         format!(" --config{between}{}", shell_quoted(&file))
     }

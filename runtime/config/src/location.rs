@@ -27,7 +27,7 @@ pub enum Place {
     Property(MessageProperty),
     /// The CloudEvents attribute or extension with this name.
     Attribute(String),
-    /// A value in the data of the event, which must be JSON.
+    /// A value in the event's data. The data must be JSON.
     Data(JsonPointer),
 }
 
@@ -507,7 +507,7 @@ fn parse_key_place(text: &str) -> Result<KeyPlace, String> {
         };
         check_separator(&parts)?;
         let place = parse_place(place).map_err(|hint| match (&hint[..], &parts[..]) {
-            // The text before the braces is a place, so the braces are probably a part of its name.
+            // The text is a valid name of a place, so the braces are probably a part of this name.
             ("", [KeyPart::Text(text)]) if parse_place(text).is_ok() => BRACES_HINT.to_owned(),
             ("", _) => format!("{{{place}}} names no place"),
             (hint, _) => format!("{{{place}}}: {hint}"),

@@ -82,7 +82,7 @@ impl StreamNumbering {
 /// mark has other settings, this function replaces the mark. When this function returns successfully, the marks are
 /// durable. A process must not write data of the streams before that time.
 ///
-/// Each process must call this function again after the process has joined the membership (the list of running
+/// Each process must call this function a second time, after the process has joined the membership (the list of running
 /// processes in the store). Two processes that start at the same time with different numbers of partitions might not
 /// find each other in the first call. In the second call, at least one of the two processes finds the other process.
 pub async fn check(

@@ -21,8 +21,8 @@ pub(super) trait Scalar: Sized {
     /// True if errors must not show the values of variables in the text.
     const HIDES_VARIABLES: bool = false;
 
-    /// Parses the text of the value. The error for an invalid value is a hint, which the message of the problem shows
-    /// after the expected form; the hint is empty if there is none.
+    /// Parses the text of the value. If the value is invalid, returns a hint as the error. The message of the problem
+    /// shows the hint after the expected form. The hint may be empty.
     fn parse(text: &str) -> Result<Self, String>;
 
     /// Gives a value its template: the text of the setting before its variables were replaced by their values. A value

@@ -48,8 +48,8 @@ impl RoutingKeyTemplate {
         !self.is_key() && self.0.contains(REPLY_PLACEHOLDER)
     }
 
-    /// Returns the queue for a reply, which a header of the message contains. Returns an empty text if no header
-    /// contains the queue, or if the routing key does not contain the queue.
+    /// Returns the queue for a reply, as a header of the message names it. Returns an empty text if no header contains
+    /// the queue, or if the routing key does not contain the queue.
     pub fn reply_queue<'a>(
         &self,
         mut headers: impl Iterator<Item = (&'a str, &'a str)>,

@@ -809,6 +809,27 @@ fn unreadable_file_is_named() {
     assert!(LoadedConfig::load(&file).is_err());
 }
 
+/// Some editors write a byte order mark and Windows line ends, or write the file in UTF-16. A configuration must be
+/// UTF-8, so only the first of these two files is valid.
+#[test]
+fn byte_order_mark_and_windows_line_ends_are_accepted() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("ordain.toml");
+    let text = format!("\u{feff}{}", ORDERS.replace('\n', "\r\n"));
+    std::fs::write(&file, &text).expect("written");
+    let loaded = LoadedConfig::load(&file).expect("a valid configuration");
+    let expected = parse(ORDERS).expect("a valid configuration");
+    assert_eq!(loaded.config.streams["orders"], expected.config.streams["orders"]);
+    assert_eq!(
+        loaded.lines.line_of("streams.orders.handler"),
+        expected.lines.line_of("streams.orders.handler")
+    );
+    let utf16: Vec<u8> = text.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    std::fs::write(&file, utf16).expect("written");
+    let error = LoadedConfig::load(&file).expect_err("UTF-16").to_string();
+    assert!(error.contains("ordain.toml: cannot be read: ") && error.contains("UTF-8"), "{error}");
+}
+
 proptest::proptest! {
     #[test]
     fn no_text_causes_a_panic(text in "[\\[\\]{}=\".,${}a-z0-9\\n -]{0,200}") {

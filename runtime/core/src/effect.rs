@@ -87,7 +87,7 @@ pub enum Effect {
         /// ended.
         max_letter_age: u64,
     },
-    /// Read the due index of this partition: the keys with the times at which their owner must process them.
+    /// Read the due index of this partition: keys, each with the time at which the owner must handle the key.
     /// [`Input::DueRead`](crate::Input::DueRead) answers this effect.
     ReadDue {
         /// The entry after which to start; `None` to start at the beginning.

@@ -132,8 +132,8 @@ impl Event {
         self.parts.text(0)
     }
 
-    /// Returns the sequence of the event: its number within its key, which the producer or the store assigned. Returns
-    /// `None` if neither of them has assigned a sequence to the event.
+    /// Returns the sequence of the event: the number that the producer or the store gave the event within its key.
+    /// Returns `None` if the event has no such number.
     pub fn sequence(&self) -> Option<u64> {
         self.sequence
     }
@@ -174,8 +174,8 @@ impl Event {
     }
 
     /// Returns the digests under which the store may have recorded this event: the digest of source and id, and the
-    /// digest of the id alone. The store has recorded the digest of the id alone if an earlier copy of the event had no
-    /// source, or if an earlier version of Ordain recorded the event.
+    /// digest of the id alone. If an earlier copy of the event had no source, or if an earlier version of Ordain
+    /// recorded the event, the store has recorded the digest of the id alone.
     pub fn identity_digests(&self) -> [u64; 2] {
         [self.identity_digest(), self.id_digest()]
     }
@@ -223,9 +223,9 @@ impl Event {
 
     /// Returns a digest of the type and the data.
     ///
-    /// If the data is JSON, two forms of the same JSON have the same digest ([`json_digest`]), because a producer or a
-    /// library that repeats an event may change the form. The content type does not matter. If the data is not JSON,
-    /// the digest covers the bytes of the data.
+    /// A producer or a library that repeats an event may change the form of JSON data. Two forms of the same JSON
+    /// therefore have the same digest ([`json_digest`]). The content type does not matter. If the data is not JSON, the
+    /// digest covers the bytes of the data.
     pub fn content(&self) -> u64 {
         self.content
     }

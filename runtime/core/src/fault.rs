@@ -10,9 +10,9 @@ pub enum SequencerFault {
     /// If exactly one event is missing before the next held event, the sequencer skips the missing event instead of
     /// waiting for it.
     SkipAGap,
-    /// The sequencer accepts the answer to an earlier load, read or replay request of a lane (the in-memory queue of a
-    /// key) as the answer to the lane's current request. The sequencer also accepts the result of a turn that began
-    /// before the lane restarted.
+    /// A lane (the in-memory queue of a key) makes a load, a read or a replay request, and then a newer request. The
+    /// sequencer accepts the answer to the older request as the answer to the newer request. The sequencer also accepts
+    /// the result of a turn that began before the lane restarted.
     ForgetTheTokenCheck,
     /// When a repeat of the newest settled event of a key arrives, the sequencer executes this event a second time.
     TakeADuplicateForNew,
@@ -25,8 +25,8 @@ pub enum SequencerFault {
     /// The sequencer never ends a key, even if an event is the last event of its key
     /// ([`Event::end`](crate::Event::end)) or an outcome of the handler ends the key.
     ForgetTheEnd,
-    /// The sequencer executes events of a key although the key's earlier events were executed under a newer rollout (a
-    /// later choice of the handler version).
+    /// A key's earlier events were executed under a newer rollout (a later choice of the handler version) than the
+    /// present rollout. The sequencer executes events of this key nevertheless.
     IgnoreNewerVersion,
     /// The sequencer keeps the state of a key in memory after the store has refused a write of the key.
     KeepRefusedState,

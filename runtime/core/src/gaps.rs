@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::settings::SOURCES_LIMIT;
 
-/// The latest gaps of a key, the newest last. The history contains only two kinds of gaps: gaps whose clock expired
-/// (their events were still missing after `gap.timeout`), and lost newest events of the key that replay found
-/// (`gap.tail`). Each commit clones the records of its keys. The clones are cheap, because they share one list until a
-/// clone changes it.
+/// The latest gaps of a key, the newest last. The history contains only two kinds of gaps. The first kind are gaps
+/// whose clock expired: their events were still missing after `gap.timeout`. The second kind are lost newest events of
+/// the key that replay found (`gap.tail`). Each commit clones the records of its keys. The clones are cheap, because
+/// they share one list until a clone changes it.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct GapHistory(Option<Arc<Vec<GapEntry>>>);
 
@@ -21,10 +21,10 @@ pub struct GapEntry {
     /// The time of the first write that recorded the gap, by the clock of the store. The field is 0 until the store has
     /// applied that write.
     pub since: u64,
-    /// The time, in ms, between the moment when the owner learned of the gap and the first write that recorded the gap.
+    /// The time, in ms, from the moment when the owner found the gap to the first write that recorded the gap.
     pub waited: u64,
-    /// The time when the owner learned of the gap, by the clock of the owner. This time is used only until the first
-    /// write that records the gap, and is not stored.
+    /// The time when the owner found the gap, by the clock of the owner. This time is used only until the first write
+    /// that records the gap, and is not stored.
     pub known_since: u64,
     /// The number of replay rounds that have begun.
     pub rounds: u32,
@@ -111,7 +111,7 @@ impl GapEntry {
     /// The maximum length of [`SourceAnswers::error`], in bytes.
     pub const ERROR_LIMIT: usize = 120;
 
-    /// Creates an open entry for a gap of which the owner learned `waited` ms ago.
+    /// Creates an open entry for a gap that the owner found `waited` ms ago.
     pub fn new(first: u64, last: u64, waited: u64) -> Self {
         let answers = Vec::new();
         let end = GapEnd::Open;

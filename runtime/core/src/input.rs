@@ -37,9 +37,9 @@ pub enum Input {
     /// An early event: an event that the source will also deliver later. An early event comes from the inbox, the place
     /// in the store for events that arrived over HTTP. Until the delivery, the inbox keeps the event durably, so the
     /// sequencer has nothing to acknowledge. The early events of a key arrive in the order in which the source will
-    /// deliver them. If the inbox passes two events of a key early, the inbox also passes early all events of that key
-    /// that it holds between these two events. The driver (the code that calls the sequencer) may pass an early event,
-    /// like a delivery, only while [`credit`](crate::Sequencer::credit) is above 0.
+    /// deliver them. If the inbox passes two events of a key, it also passes all events that it holds between these two
+    /// events of the key. The driver (the code that calls the sequencer) may pass an early event, like a delivery, only
+    /// while [`credit`](crate::Sequencer::credit) is above 0.
     ArrivedEarly(Arc<Event>),
     /// The source became unavailable (`true`) or available again (`false`). An unavailable source may hold missing
     /// events. The sequencer therefore applies `gap.on_exhausted` to a gap (missing events of a key) only after the
@@ -87,9 +87,9 @@ pub enum Input {
         token: AttemptToken,
         /// The requested events that the source found, ascending by sequence.
         found: Vec<(u64, Arc<Event>)>,
-        /// The first sequence that the source did not search for. The value is [`u64::MAX`] if the source searched for
-        /// all requested sequences. The value is the first requested sequence if the source could not be queried at
-        /// all. In that case, the replay round does not count towards `gap.attempts`.
+        /// The first sequence that the source did not search for. If the source searched for all requested sequences,
+        /// the value is [`u64::MAX`]. If the source could not be queried at all, the value is the first requested
+        /// sequence, and the replay round does not count towards `gap.attempts`.
         until: u64,
         /// The reason why the source may find more events later: the source failed, or requested another try later.
         /// `None` if the answer is final.
@@ -101,14 +101,14 @@ pub enum Input {
         token: AttemptToken,
         /// The dead letters, ascending by sequence.
         letters: Vec<DeadLetter>,
-        /// The first sequence whose dead letters the store possibly has not returned. The value is the sequence after
-        /// the requested sequences if the store has returned all dead letters.
+        /// The first sequence whose dead letters the store possibly has not returned. If the store has returned all
+        /// dead letters, the value is the sequence after the requested sequences.
         until: u64,
     },
     /// The answer to [`Effect::ReadDue`](crate::Effect::ReadDue).
     DueRead {
-        /// The requested entries of the due index (the list of keys that their owner must process again), each with its
-        /// time and its key, the earliest first. The times are by the clock of the store.
+        /// The requested entries of the due index, each with its key and with the time at which the owner must handle
+        /// the key. The earliest entry is the first. The times are by the clock of the store.
         entries: Vec<(u64, Key)>,
         /// The time, in ms, until the first entry after `entries` is due; 0 if that entry is due already. `None` if no
         /// entry follows.

@@ -58,7 +58,7 @@ fn mix(a: u64, b: u64) -> u64 {
     a.rotate_left(32) ^ b ^ product as u64 ^ (product >> 64) as u64
 }
 
-/// The digest of a sequence of bytes, which the caller adds in pieces of any size.
+/// The digest of a sequence of bytes. The caller adds the bytes in pieces of any size.
 struct ByteDigest {
     /// The digest of the complete words.
     digest: u64,

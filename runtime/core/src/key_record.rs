@@ -160,8 +160,8 @@ pub enum KeyStatus {
     /// Event `next` failed and will be retried.
     Retrying,
     /// The key is stopped at event `next`. An operator, another handler version or a changed limit of the handler can
-    /// release the key. If event `next` is missing, its arrival also releases the key, and so does a later event close
-    /// enough for a skip.
+    /// release the key. If event `next` is missing, two arrivals also release the key: the arrival of event `next`, and
+    /// the arrival of a later event that is close enough for a skip.
     Parked,
     /// The key has ended. The record stays for `complete_ttl`, so that the sequencer detects repeated events.
     Completed,
@@ -536,11 +536,12 @@ pub struct KeyWrite {
     /// The events to write to the spill area, with their sequences. If the spill area already has an event with the
     /// same sequence, the store keeps the existing event.
     pub spill: Vec<(u64, Arc<Event>)>,
-    /// In a `fifo` stream, the ids of the events that this write makes durable (settled or spilled) for the first time,
-    /// each with its assigned sequence, in ascending order. The write adds these ids to the remembered ids of the key.
+    /// In a `fifo` stream, the ids of the events that this write settles or spills and that were not durable before.
+    /// Each id has the sequence that Ordain assigned to its event. The sequences ascend. The write adds these ids to
+    /// the remembered ids of the key.
     pub ids: SmallVec<[AcceptedId; 2]>,
-    /// The time from the commit until the owner must process the key again, in ms. The write sets the key's entry in
-    /// the due index, which the owner reads. With `None`, the write removes the entry.
+    /// The time from the commit until the owner must handle the key, in ms. The write sets the key's entry in the due
+    /// index to this time. With `None`, the write removes the entry.
     pub due_in: Option<u64>,
     /// The time from the commit until the store removes the key record, in ms. A later write replaces this time. `None`
     /// if the store keeps the record for ever.

@@ -39,9 +39,9 @@ pub enum Cause {
     Overflow,
     /// An operator discarded the event.
     Discarded,
-    /// The handler requested another try. The event is dead-lettered, or its key parked, only after the last try.
+    /// The handler requested another try. The event is dead-lettered, or its key is parked, only after the last try.
     Retry,
-    /// The handler exceeded its time limit. The event is dead-lettered, or its key parked, only after the last try.
+    /// The handler exceeded its time limit. The event is dead-lettered, or its key is parked, only after the last try.
     Timeout,
     /// The handler trapped: its WebAssembly code stopped with a fault.
     Trap,
@@ -106,8 +106,8 @@ impl Cause {
     }
 
     /// Returns whether an event with this cause may still take effect in a `sequenced` stream. When such an event
-    /// arrived, its key could not hold it: the event was too far ahead, too many events waited, or the key's record was
-    /// unreadable. Replay takes the event from its dead letter when the key reaches the event.
+    /// arrived, its key could not hold the event: the event was too far ahead, too many events waited, or the key's
+    /// record was unreadable. Replay takes the event from its dead letter when the key reaches the event.
     pub fn waits_for_earlier(self) -> bool {
         matches!(self, Self::FarAhead | Self::Overflow | Self::Corrupt)
     }

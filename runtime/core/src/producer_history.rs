@@ -159,11 +159,11 @@ impl<C, W: Clone> ProducerHistory<C, W> {
     }
 
     /// Records that the producer has repeated the call that [`Self::next_lost`] returned. `call` is the same call with
-    /// the store's new results; it replaces the call in memory. `at` is the time of the write if the store had lost
-    /// events of the call, and `None` if the store still had all events of the call. The old witnesses stay until all
-    /// calls are repeated ([`Self::restored`]). Until then, the store refuses new events of the producer, because the
-    /// producer names an old witness that a shard lacks. If the producer cannot repeat one of the calls, the refusals
-    /// continue.
+    /// the store's new results; it replaces the call in memory. If the store had lost events of the call, `at` is the
+    /// time of the write. If the store still had all events of the call, `at` is `None`. The old witnesses stay until
+    /// all calls are repeated ([`Self::restored`]). Until then, the store refuses new events of the producer, because
+    /// the producer names an old witness that a shard lacks. If the producer cannot repeat one of the calls, the
+    /// refusals continue.
     pub fn written_again(&mut self, call: C, witnesses: BTreeMap<u32, W>, at: Option<u64>) {
         if let Some(written) = self.calls.get_mut(self.rewritten) {
             written.call = call;

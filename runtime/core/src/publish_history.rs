@@ -31,7 +31,7 @@ pub struct OutboxPosition {
     pub chunk: u32,
 }
 
-/// The messages of one outbox position, which the store numbers in order.
+/// The messages of one outbox position. The store numbers these messages in order.
 pub trait NumberedChunk {
     /// The key of a message; the store numbers the messages of each key separately.
     type Key: Ord + ?Sized;
@@ -238,10 +238,10 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
         self.checked_at = started;
     }
 
-    /// Returns whether the owner must check that the store still has the confirmed parts that are in memory: after a
-    /// broken connection, or 5 seconds after the newest check. `disconnects` is the number of broken connections to the
-    /// store so far. If the store confirmed the newest part two minutes ago or earlier, this function first forgets all
-    /// confirmed parts, and then returns `false`.
+    /// Returns whether the owner must check now that the store still has the confirmed parts in memory. A check is due
+    /// after a broken connection, and 5 seconds after the newest check. `disconnects` is the number of broken
+    /// connections to the store so far. If the store confirmed the newest part two minutes ago or earlier, this
+    /// function first forgets all confirmed parts, and then returns `false`.
     pub fn is_in_doubt(&mut self, disconnects: u64, now: u64) -> bool {
         if now.saturating_sub(self.last_at) >= RETENTION_MS {
             while !self.recent.is_empty() {

@@ -74,7 +74,7 @@ impl RolloutMemory {
     ) -> Option<Rollout> {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let is_own = current.is_some_and(|current| *own_build == current.build);
-        // If another instance runs a higher version when this instance starts, and that instance later stops, this
+        // Another instance may run a higher version when this instance starts. When that other instance stops, this
         // instance must not switch the stream to its own, lower version.
         let stands_alone = current.is_none_or(|current| {
             let is_higher =

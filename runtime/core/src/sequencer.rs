@@ -12,9 +12,9 @@
 //! settles the events that the handler does not execute because of their types. `retry` handles failures, and `gap`
 //! handles missing events. `passed_letters` removes or replaces early dead letters whose sequences the key has passed.
 //! `spill` moves events between memory and store. `commit` forms batches and handles the replies. `load` loads and
-//! evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and loads the keys that must be
-//! processed again. All parts call `reschedule` after they have changed a lane. The code of a lane (`lane`, with `held`
-//! and `chunk`) must never access another lane.
+//! evicts lanes, and `restart` restarts them. `due` reads the due index of the store, and loads the keys that are due.
+//! All parts call `reschedule` after they have changed a lane. The code of a lane (`lane`, with `held` and `chunk`)
+//! must never access another lane.
 
 /// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
 macro_rules! fault {
@@ -298,8 +298,8 @@ impl Sequencer {
     }
 
     /// Returns whether a shard of the store may have gone back in time (lost its newest commits) since its newest
-    /// answer. As long as the result is `true`, the owner must not write data to the store that depends on committed
-    /// data, because the store may have lost the committed data.
+    /// answer. As long as the result is `true`, the store may have lost committed data. The owner must therefore write
+    /// nothing that depends on committed data.
     pub fn in_doubt(&self) -> bool {
         self.shards.iter().any(ShardState::is_in_doubt)
     }

@@ -88,8 +88,8 @@ pub struct SequencerSettings {
     pub id_floor: usize,
     /// The number of content digests in a key record: one digest for each of the newest settled events.
     pub digests: usize,
-    /// The maximum time between two reads of the due index, which names the keys that their owner must process again.
-    /// Other processes also write to the index, and do not notify this sequencer.
+    /// The maximum time between two reads of the due index. The index contains keys, each with the time at which the
+    /// owner must handle the key. Other processes also write to the index, and do not notify this sequencer.
     pub due_poll: u64,
     /// The time, after the end of a key, for which the store keeps the record of the key.
     pub complete_ttl: u64,

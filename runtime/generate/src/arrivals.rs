@@ -57,7 +57,7 @@ impl ArrivalClock {
             return close;
         }
         self.burst = self.random.below(2 * BURST_EVENTS - 1);
-        // On average, the pause before a burst makes up for the short intervals of the burst, so the load has the
+        // On average, the pause before a burst compensates for the short intervals of the burst, so the load has the
         // requested rate.
         close + self.exponential() * (self.gap_ns - close) * BURST_EVENTS as f64
     }

@@ -12,7 +12,7 @@ use super::orders::OrderState;
 pub(super) struct KeyState {
     pub(super) name: String,
     pub(super) order: OrderState,
-    /// The highest generated sequence of the key, which equals the number of the key's generated events.
+    /// The highest generated sequence of the key: also the number of the key's generated events.
     pub(super) events: u64,
     /// The highest sequence that was written.
     pub(super) written: u64,

@@ -15,7 +15,7 @@ use super::orders::OrderStep;
 use super::population::{KeyState, Population};
 use super::random::{RandomPurpose, SeededRandom};
 
-/// An observer of the events, which may delay the generation of an event.
+/// An observer of the events. The observer may delay the generation of an event.
 pub trait LoadObserver {
     /// Observes an event before it is generated. `index` is the index of the event, and `after` its time from the
     /// start. `out` may hold data that is not flushed.

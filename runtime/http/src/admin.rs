@@ -42,9 +42,9 @@ const DEFAULT_ADDRESS: SocketAddr =
 /// against this limit until its response is sent.
 const QUERY_LIMIT: usize = 8;
 
-/// Limits for operators, dashboards and probes, which open few connections. The limit of the header size leaves room
-/// for the longest key, percent-encoded, in a path. A connection carries one request: the connection is idle until the
-/// request arrives, and is closed after the response.
+/// Limits for operators, dashboards and probes: these callers open few connections. The limit of the header size leaves
+/// room for the longest key, percent-encoded, in a path. A connection carries one request: the connection is idle until
+/// the request arrives, and is closed after the response.
 const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the admin listener",
     connections: 64,

@@ -61,7 +61,7 @@ pub fn to_json(shown: &impl Serialize) -> String {
     serde_json::to_string(shown).expect("texts, numbers and lists of them are always JSON")
 }
 
-/// Returns the error text for a key of which the store has no record.
+/// Returns the error text for a key without a record in the store.
 pub fn no_key(stream: &str, key: &str) -> String {
     format!(
         "key {key:?} of stream {stream} was never committed or held, or its record was removed. A new key gets a \

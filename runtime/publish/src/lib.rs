@@ -115,8 +115,8 @@ impl From<NumberingError> for PublishError {
 pub struct StreamPublisher {
     stream: Arc<str>,
     store: Arc<dyn Store>,
-    /// The assigner, which writes the events to the store, and its recent calls, which the publisher repeats if the
-    /// store loses their events. `None` if the events do not pass through the store.
+    /// The assigner, which writes the events to the store, and its recent calls. If the store loses the events of a
+    /// call, the publisher repeats the call. `None` if the events do not pass through the store.
     assigner: Option<(EventAssigner, PublishedCalls)>,
     /// Publishes to the exchange of the stream; `None` if the stream has no exchange.
     producer: Option<ExchangeProducer>,

@@ -412,8 +412,8 @@ impl<'a> AssignChanges<'a> {
     /// Returns `None` if no reader of the destination has events of the key with higher numbers than the store has
     /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
     /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
-    /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal, and
-    /// ignores early dead letters, because the store cannot compare an event with such a letter.
+    /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal. In this
+    /// case, also ignores early dead letters, because the store cannot compare an event with such a letter.
     fn numbered_elsewhere(
         &self,
         event: &Event,

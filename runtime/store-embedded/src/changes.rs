@@ -258,7 +258,7 @@ impl<'a> BatchChanges<'a> {
 
     /// Replaces the expiry entry of the key record, or removes the entry if the key record no longer expires. Keeps an
     /// entry whose time is not later than the new expiry time. When the time of the entry comes, the sweep moves the
-    /// entry, which costs less than moving it with every write.
+    /// entry. One such move costs less than a move with every write.
     fn expiry(&mut self, table_key: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;

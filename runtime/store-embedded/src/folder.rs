@@ -108,8 +108,8 @@ impl StoreFolder {
 
     /// Prepares the journals for the engine. Returns an error if the journals are damaged ([`journal::damage`]). If the
     /// last process did not close the store cleanly, or if an earlier opening failed, replaces the journals by copies
-    /// whose content is certainly on the disk ([`journal::rewrite_journals`]). [`Self::finish_opening`] removes the
-    /// original journals once the engine is open.
+    /// whose content is certainly on the disk ([`journal::rewrite_journals`]). When the engine is open,
+    /// [`Self::finish_opening`] removes the original journals.
     pub(super) fn secure_journals(&self) -> Result<(), StoreError> {
         let data = self.data();
         let before = self.path.join(OLD_JOURNALS_FOLDER);

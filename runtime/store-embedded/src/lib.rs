@@ -125,10 +125,10 @@ impl EmbeddedOptions {
     }
 }
 
-/// Returns the URL of the admin listener of the process that has the store in a folder open. Returns `None` if no
-/// process has the store open, or if the process has no admin listener. Returns [`StoreError::InUse`] if the process
-/// runs on another machine or in another network namespace: in the network of this process, another process may listen
-/// at the URL.
+/// Returns the URL of the admin listener of a process: the process that has opened the store in this folder. Returns
+/// `None` if no process has the store open, or if the process has no admin listener. Returns [`StoreError::InUse`] if
+/// the process runs on another machine or in another network namespace: in the network of this process, another process
+/// may listen at the URL.
 pub fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreError> {
     folder::admin_url_of_owner(path)
 }
@@ -147,8 +147,8 @@ pub struct EmbeddedStore {
 }
 
 impl EmbeddedStore {
-    /// Opens the store. Reads the engine's journal, which has a size limit, and all fences and rollouts. Blocks the
-    /// calling thread.
+    /// Opens the store. Reads the engine's journal (of limited size), all fences and all rollouts. Blocks the calling
+    /// thread.
     pub fn open(options: EmbeddedOptions) -> Result<Self, StoreError> {
         let path = options.path.clone();
         clock::check_machine_clock()?;

@@ -44,7 +44,8 @@ impl QueueEndsRecord {
         digest(&[self.ends.last.history, nonce].map(u64::to_le_bytes).concat())
     }
 
-    /// Returns the history of entry `number`, whose stored form is `value`. Returns 0 if the stored form is damaged.
+    /// Returns the history of entry `number`. `value` is the stored form of the entry. Returns 0 if the stored form is
+    /// damaged.
     pub(super) fn history_at(&self, number: u64, value: Option<&[u8]>) -> u64 {
         if number == self.ends.last.number {
             return self.ends.last.history;

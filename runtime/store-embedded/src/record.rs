@@ -26,8 +26,8 @@ pub(super) struct RecordEnvelope {
     pub(super) due_at: u64,
     /// The time from which on readers treat the key record as removed.
     pub(super) expire_at: u64,
-    /// The time of the key record's expiry entry, which is never later than `expire_at`. If a write moves `expire_at`
-    /// to a later time, the entry stays.
+    /// The time of the key record's expiry entry. This time is never later than `expire_at`. If a write moves
+    /// `expire_at` to a later time, the entry stays.
     pub(super) expiry_entry: u64,
 }
 

@@ -248,8 +248,8 @@ fn open_error(folder: &Path, error: &fjall::Error) -> StoreError {
     }
 }
 
-/// Returns whether the cause of the error may be a truncated file: the engine then tries to read after the end of the
-/// file or before its beginning.
+/// Returns whether the cause of the error may be a truncated file. In a truncated file, the engine tries to read after
+/// the end of the file or before its beginning.
 pub(super) fn is_truncation(error: &std::io::Error) -> bool {
     use std::io::ErrorKind::{InvalidData, InvalidInput, UnexpectedEof};
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)

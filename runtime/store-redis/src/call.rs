@@ -83,7 +83,7 @@ impl RedisStore {
         }
     }
 
-    /// Runs a script once: calls it by its digest, and by its text if the server does not know the digest.
+    /// Runs a script without retries: calls it by its digest or, if the server does not know the digest, by its text.
     pub(super) async fn run_script_once(
         &self,
         script: &LuaScript,
@@ -123,7 +123,8 @@ impl RedisStore {
     }
 }
 
-/// Runs a script once on a connection: calls it by its digest, and by its text if the server does not know the digest.
+/// Runs a script on a connection without retries: calls it by its digest or, if the server does not know the digest, by
+/// its text.
 pub(super) async fn run_script_on(
     connection: &RedisConnection,
     script: &LuaScript,

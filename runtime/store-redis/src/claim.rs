@@ -59,9 +59,9 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     )))
 }
 
-/// Forgets which partitions this process has registered. When the process adds entries to the queue of a partition the
-/// next time, it therefore first checks the record of the store again, and registers the partition again. A claim makes
-/// this check in any case.
+/// Forgets which partitions this process has registered. Before the process adds entries to the queue of a partition
+/// the next time, it therefore checks the record of the store and registers the partition, as for the first entries. A
+/// claim always makes this check.
 pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

@@ -375,7 +375,7 @@ mod tests {
         assert!(!rig.clock.is_behind());
     }
 
-    /// One process was started before the clock of the server became wrong, and the other process shortly before the
+    /// One process starts before the clock of the server becomes wrong, and the other process starts shortly before the
     /// clock is corrected. The first process confirms the jump, and the second process must follow it.
     #[test]
     fn processes_agree_about_a_jump() {

@@ -65,8 +65,8 @@ pub(super) fn record_field(key: &str) -> Vec<u8> {
     [b"j", key.as_bytes()].concat()
 }
 
-/// Runs a writing script once. If replicas are required, waits until enough of them have the write. Returns `None` if
-/// too few replicas have the write in time; the master has the write nevertheless.
+/// Runs a script that writes, without retries. If replicas are required, waits until enough of them have the write.
+/// Returns `None` if too few replicas have the write in time; the master has the write nevertheless.
 pub(super) async fn send_durably(
     store: &RedisStore,
     script: &LuaScript,
@@ -94,8 +94,8 @@ pub(super) async fn send_durably(
     Ok(enough.then_some(reply))
 }
 
-/// Sends a writing command once. If replicas are required, waits until enough of them have the write. Returns `None` if
-/// too few replicas have the write in time; the master has the write nevertheless.
+/// Sends a command that writes, without retries. If replicas are required, waits until enough of them have the write.
+/// Returns `None` if too few replicas have the write in time; the master has the write nevertheless.
 pub(super) async fn send_with_wait(
     store: &RedisStore,
     shard: u32,

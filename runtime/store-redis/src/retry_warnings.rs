@@ -15,10 +15,10 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// second, and each try takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older reason
 /// therefore usually belongs to an earlier failure.
 const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
-/// If the newest failure of a request is older than this time, the request counts as given up by its caller, for
-/// example because the process has lost the partition. The failures of a request that the caller repeats follow each
-/// other within 18 seconds. One try takes at most 13 seconds. The sequencer sends a failed commit again after at most 5
-/// seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
+/// If the newest failure of a request is older than this time, the caller probably does not repeat the request any
+/// more, for example because the process has lost the partition. The failures of a request that the caller repeats
+/// follow each other within 18 seconds. One try takes at most 13 seconds. The sequencer sends a failed commit again
+/// after at most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.

@@ -83,7 +83,7 @@ pub struct FileProgress {
     /// link, whenever the link leads to another file.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_ignored: bool,
-    /// `true` if the file is missing and has no unread bytes that the source waits for. This is so in one of these
+    /// `true` if the file is missing and has no unread bytes that the source waits for. Such a file is in one of these
     /// cases: the source has read the file to its end, or ignores the file; the stream has a dead letter about the
     /// unread rest; or a publisher has continued with another file. If the file returns, the source reads only the
     /// bytes after the position. It reads no bytes of an ignored file.
@@ -159,7 +159,7 @@ impl ReadFingerprint {
         self.end
     }
 
-    /// Returns the fingerprint of a file of which nothing was read.
+    /// Returns the fingerprint of an unread file.
     pub fn of_nothing() -> Self {
         Self::new(b"", &TailFingerprint::new(0, b""))
     }
@@ -206,7 +206,7 @@ fn head_length(end: u64) -> usize {
 }
 
 impl FileProgress {
-    /// Creates the progress of a file of which nothing was read.
+    /// Creates the progress of an unread file.
     pub fn unread(path: String, metadata: &Metadata) -> Self {
         Self {
             path,
@@ -250,7 +250,7 @@ impl FileProgress {
         self
     }
 
-    /// Forgets the length and the first bytes of a file of which nothing was read.
+    /// Forgets the length and the first bytes of an unread file.
     pub fn forget_content(&mut self) {
         self.length = 0;
         self.first_bytes = ReadFingerprint::of_nothing();
@@ -401,7 +401,7 @@ mod tests {
         file
     }
 
-    /// Returns the progress in a file of which the bytes `read` were read.
+    /// Returns the progress in a file. `read` contains the bytes that were read.
     fn progress(file: &File, read: &[u8], position: FilePosition) -> FileProgress {
         let metadata = file.metadata().expect("metadata");
         let print = ReadFingerprint::new(read, &TailFingerprint::new(read.len() as u64, read));

@@ -146,8 +146,8 @@ pub trait Store:
     /// notices the replacement only when it sends the next request.
     async fn update_shard_disconnects(&self, _shards: &BTreeSet<u32>) {}
 
-    /// Returns the reason of the newest failure of a request to the store's servers. Returns `None` if no failed
-    /// request is still being repeated, or if no request has failed within the last seconds.
+    /// Returns the reason of the newest failure of a request to the store's servers. Returns `None` if the store
+    /// repeats no failed request now, or if the newest failure is older than some seconds.
     fn retry_reason(&self) -> Option<String> {
         None
     }

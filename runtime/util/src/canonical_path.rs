@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 const LINKS_LIMIT: usize = 40;
 
 /// Returns the absolute path of a file with all links resolved. If the file does not exist yet, returns the canonical
-/// path of its folder with the file's name, so that the result does not change when the file is created. If the folder
-/// does not exist either, returns the absolute path, in which links among the folders are not resolved.
+/// path of its folder, followed by the name of the file. The creation of the file therefore does not change the result.
+/// If the folder does not exist either, returns the absolute path, in which links among the folders are not resolved.
 pub fn canonical_path(path: &Path) -> PathBuf {
     if let Ok(canonical) = path.canonicalize() {
         return canonical;

@@ -71,7 +71,7 @@ impl PrintedCommand {
         self
     }
 
-    /// Adds an option with one of the known values of the option, which need no quotes. `name` has no hyphens.
+    /// Adds an option with one of its known values. These values need no quotes. `name` has no hyphens.
     pub fn choice(mut self, name: &str, value: &str) -> Self {
         self.line += &format!(" --{name} {value}");
         self
@@ -79,7 +79,7 @@ impl PrintedCommand {
 
     /// Adds an option with a value. `name` has no hyphens.
     pub fn option(mut self, name: &str, value: &str) -> Self {
-        // After a space, a value with a leading hyphen could be taken for another option.
+        // If a space preceded a value with a leading hyphen, the command could read the value as another option.
         self.line += &format!(" --{name}={}", shell_quoted(value));
         self
     }

@@ -1,4 +1,4 @@
-//! The URL of a server, whose password may be in a file that changes while a process runs.
+//! The URL of a server. The password in the URL may come from a file that changes while a process runs.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -102,7 +102,7 @@ pub fn refused_login_hint(setting: &str, template: &str) -> Option<String> {
 }
 
 /// Returns whether a message may show the port of a URL. If the host is missing, as in `redis://user:12345`, the parser
-/// takes the password for the port. For a URL without `@`, a message may therefore show only the default port, or a
+/// mistakes the password for the port. For a URL without `@`, a message may therefore show only the default port, or a
 /// port that `template` contains as a number and not as a variable.
 pub fn may_show_port(url: &str, template: &str, port: u16, default: u16) -> bool {
     url.contains('@') || port == default || template.contains(&format!(":{port}"))

@@ -11,7 +11,8 @@ pub struct SinkHealth(Mutex<SinkState>);
 
 #[derive(Debug, Default)]
 struct SinkState {
-    /// The time since which the server refuses the messages of the sink; `None` without a refusal.
+    /// The time when the server began to refuse the messages of the sink, or when the file of the sink became
+    /// unwritable. `None` if the sink can publish.
     refused_at: Option<(Instant, SystemTime)>,
     streams: BTreeSet<Arc<str>>,
     /// The number of messages that the sink has dropped because no queue accepted them.
@@ -23,7 +24,8 @@ impl SinkHealth {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records that the server refuses the messages of the sink, or accepts them again.
+    /// Records that the sink cannot publish its messages, or can publish them again. A sink cannot publish if its server
+    /// refuses the messages, or if its file cannot be written.
     pub fn set_refused(&self, is_refused: bool) {
         let mut state = self.lock();
         if !is_refused {
@@ -48,13 +50,13 @@ impl SinkHealth {
         self.lock().dropped
     }
 
-    /// Returns whether the server accepts the messages of the sink, according to the newest attempt.
+    /// Returns whether the sink can publish its messages, according to the newest attempt.
     pub fn is_accepted(&self) -> bool {
         self.lock().refused_at.is_none()
     }
 
-    /// Returns the time since which the server refuses the messages of the sink, if the refusal has lasted for at least
-    /// `period`. Otherwise returns `None`.
+    /// If the sink has been unable to publish its messages for at least `period`, returns the time when this failure
+    /// began. Otherwise returns `None`.
     pub fn refused_since(&self, period: Duration) -> Option<SystemTime> {
         let (began, since) = self.lock().refused_at?;
         (began.elapsed() >= period).then_some(since)

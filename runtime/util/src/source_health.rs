@@ -49,8 +49,8 @@ pub enum SourceState {
     },
 }
 
-/// A kind of fault because of which a server does not route events to a source. If a source has several faults, the
-/// first of their kinds, in the order of this enum, determines the state of the source.
+/// A kind of fault that keeps a server from routing events to a source. If a source has several faults, the first of
+/// their kinds, in the order of this enum, determines the state of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoutingFault {
     /// The exchange of the stream has another type than the stream needs.
@@ -83,7 +83,7 @@ pub struct SourceHealth {
 struct HealthRecord {
     /// The state without regard to `routing_faults`.
     state: SourceState,
-    /// The description of each fault because of which the server does not route events to the source.
+    /// The description of each fault that keeps the server from routing events to the source.
     routing_faults: BTreeMap<RoutingFault, String>,
     /// The time when the present interruption began; `None` without an interruption.
     interrupted_at: Option<(Instant, SystemTime)>,
@@ -160,8 +160,8 @@ impl SourceHealth {
         }
     }
 
-    /// Sets the description of a fault because of which the server does not route events to the source. Removes the
-    /// fault if `reason` is `None`. While the state is [`SourceState::Consuming`], a fault replaces the state by
+    /// Sets the description of a fault that keeps the server from routing events to the source. Removes the fault if
+    /// `reason` is `None`. While the state is [`SourceState::Consuming`], a fault replaces the state by
     /// [`SourceState::RoutingFault`], and begins an interruption.
     pub fn set_routing_fault(&self, fault: RoutingFault, reason: Option<String>) {
         let mut current = self.lock();

@@ -39,8 +39,9 @@ const PROGRESS_TIMEOUT: Duration = Duration::from_millis(500);
 /// healthy reader, and short enough for a supervisor that waits for the end of the process.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum size of one write, in bytes, except for a longer line (`PIPE_BUF`). A pipe keeps the bytes of such a write
-/// together, so that lines and the messages on standard output do not mix if both go to the same pipe.
+/// Maximum size of one write, in bytes (`PIPE_BUF`). Only a single line that is longer than this size needs a larger
+/// write. A pipe keeps the bytes of such a write together, so that lines and the messages on standard output do not mix
+/// if both go to the same pipe.
 const WRITE_BYTES: usize = 4096;
 
 /// Moves the cursor of a terminal to the beginning of its row, and erases the row.
@@ -114,7 +115,7 @@ pub fn start(note: DropNote) -> WriterGuard {
             panic::set_hook(Box::new(log_panic));
         }
         Err(error) => {
-            // The warning locks the queue.
+            // Unlock the queue first, because the warning below locks it.
             drop(queue);
             tracing::warn!(
                 "cannot start the thread that writes the log: {error}; log lines are written directly, so a reader \
@@ -149,7 +150,7 @@ pub fn log(line: &str) {
         queue = waited.unwrap_or_else(PoisonError::into_inner).0;
     }
     if queue.is_complete {
-        // No note follows the last line of the log.
+        // After the last line of the log, no note may report dropped lines, so only the total counts this line.
         queue.dropped_total += count_lines(line.as_bytes());
     } else {
         queue.append(line);
@@ -173,7 +174,7 @@ fn log_panic(info: &PanicHookInfo<'_>) {
 }
 
 /// Prints a text, with its line end, that a process prints only once, such as a report. The queue therefore accepts the
-/// text even if it is full.
+/// text even if the queue is full.
 pub fn print(text: &str) {
     OUTPUT.lock().append(text);
 }
@@ -297,7 +298,7 @@ impl LogQueue {
         portion
     }
 
-    /// Ends the writing of a portion, of which `lost` lines could not be written.
+    /// Ends the writing of a portion. `lost` is the number of lines that could not be written.
     fn finish_portion(&mut self, lost: u64) {
         self.dropped_total += lost;
         self.is_writing = false;

@@ -448,7 +448,7 @@ mod tests {
         assert!(
             dir.catalog.may_become_usable("a@2.0.0") && !dir.catalog.may_become_usable("a@1.0.0")
         );
-        // The same failure is reported once.
+        // A repeated load with the same failure reports no new failure.
         let change = dir.catalog.record_load(&file, stamp, Err(away), later + RETRY_DELAY);
         assert_eq!(change, LoadOutcome::Unchanged);
         let found = Build { version: "a@2.0.0".into(), digest: FileDigest([2; 32]) };

@@ -16,7 +16,7 @@ use super::turn::{self, TurnContext};
 pub struct InlineExecutor {
     context: Arc<TurnContext>,
     instance: Option<HandlerInstance>,
-    /// Keeps the ticker running, which interrupts a guest that exceeds its time limit.
+    /// Keeps the ticker running. The ticker interrupts a guest that exceeds its time limit.
     _ticking: TickerGuard,
 }
 

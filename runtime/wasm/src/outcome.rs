@@ -14,7 +14,7 @@ use ordain_config::RoutingKeyTemplate;
 
 /// The header that continues a trace and identifies the parent span.
 const TRACE_PARENT_HEADER: &str = "traceparent";
-/// The header with additional data of the trace, which accompanies [`TRACE_PARENT_HEADER`].
+/// The header with additional data of the trace. It accompanies [`TRACE_PARENT_HEADER`].
 const TRACE_STATE_HEADER: &str = "tracestate";
 
 /// The result of an event that did not fail.

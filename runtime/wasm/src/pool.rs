@@ -163,9 +163,9 @@ impl TurnQueueHandle {
     /// With `None` (this process lacks the new version), the queue keeps its version. This function then removes the
     /// turns that no worker has taken yet, and returns for each of them a result without outcomes.
     pub fn switch_version(&self, active: Option<Arc<ActiveVersion>>) -> Vec<TurnResult> {
-        // If `active` replaces the version, this function must not hold the old version. A worker drops only instances
-        // of handlers to which nothing refers. If this function held the old version, the workers that `signal_retired`
-        // wakes would therefore keep the idle instances of that version.
+        // If `active` replaces the version, this function must not hold the old version. A worker drops an instance
+        // only if nothing refers to the handler of the instance any more. If this function held the old version, the
+        // workers that `signal_retired` wakes would therefore keep the idle instances of that version.
         let last_active = if active.is_none() { self.queue.active() } else { None };
         let unstarted = self.queue.switch_version(active);
         self.scheduler.signal_retired();

@@ -106,8 +106,8 @@ async fn execute(
     Ok(settled)
 }
 
-/// Applies an event's change to `state`, which the next event receives. Records the change as the change of the whole
-/// turn.
+/// Applies an event's change to `state`. The next event receives this state. Records the change as the change of the
+/// whole turn.
 fn apply(change: StateUpdate, state: &mut Option<Bytes>, turn_change: &mut StateUpdate) {
     match &change {
         StateUpdate::Keep => return,

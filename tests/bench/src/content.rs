@@ -1,5 +1,5 @@
 //! Measures the creation of an event: the packing of its fields, and the digest of its content. The digest of JSON
-//! takes longer than the digest of text, because it does not depend on the form of the JSON.
+//! takes longer than the digest of text, because the digest of JSON does not depend on the form of the JSON.
 
 use std::hint::black_box;
 use std::time::Instant;

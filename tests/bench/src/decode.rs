@@ -1,16 +1,19 @@
-//! `decode`: measures the conversion of messages of RabbitMQ into events, in this process. For each message size, two
-//! sides decode the same message. The first side has default settings, which read the key from the routing key. The
-//! second side has settings that read the key from the JSON body.
+//! `decode`: measures the conversion of messages of RabbitMQ into events, in this process. For each message size, four
+//! sides decode a message with the same data: with default settings, with a key from the JSON body, with an id from the
+//! content, and with a compressed body.
 
 use std::hint::black_box;
+use std::io::Write as _;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use lapin::BasicProperties;
 use lapin::message::Delivery;
 use lapin::types::{AMQPValue, FieldTable};
 use ordain_amqp::DeliveryDecoder;
-use ordain_config::{EventLocations, JsonPointer, Place};
+use ordain_config::{EventLocations, IdLocation, IdPlace, JsonPointer, Place};
 use ordain_core::OrderingMode;
 
 use crate::CommonArgs;
@@ -25,7 +28,61 @@ const EVENT_SIZE_LIMIT: usize = 1 << 20;
 /// The last member of a body, without the characters that fill the body up to its size.
 const LAST_MEMBER: &str = ",\"pad\":\"\"}";
 
-/// A decoder, and the message that the decoder decodes again and again.
+/// The difference between the sides for one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Variant {
+    /// The settings have their defaults: the key is the routing key.
+    Default,
+    /// The key comes from the body.
+    BodyKey,
+    /// The id is a digest of the content.
+    ContentId,
+    /// The settings have their defaults, and the body is compressed.
+    Gzip,
+}
+
+impl Variant {
+    const ALL: [Self; 4] = [Self::Default, Self::BodyKey, Self::ContentId, Self::Gzip];
+
+    /// Returns the name of the side for bodies of `size` bytes.
+    fn side(self, size: usize) -> String {
+        let variant = match self {
+            Self::Default => "default".to_owned(),
+            Self::BodyKey => format!("data:{KEY_POINTER}"),
+            Self::ContentId => "content".to_owned(),
+            Self::Gzip => "gzip".to_owned(),
+        };
+        format!("{size} B, {variant}")
+    }
+
+    fn locations(self) -> Result<EventLocations> {
+        let mut locations = EventLocations::DEFAULT;
+        match self {
+            Self::Default | Self::Gzip => {}
+            Self::BodyKey => {
+                let pointer = JsonPointer::parse(KEY_POINTER).context("a JSON pointer")?;
+                locations.key = Some(Place::Data(pointer).into());
+            }
+            Self::ContentId => locations.id = Some(IdLocation(vec![IdPlace::Content])),
+        }
+        Ok(locations)
+    }
+
+    /// Returns a message with `size` bytes of data.
+    fn message(self, size: usize) -> Result<Delivery> {
+        let mut message = message(size);
+        if self == Self::Gzip {
+            let mut encoder = GzEncoder::new(Vec::new(), Compression::default());
+            encoder.write_all(&message.data)?;
+            message.data = encoder.finish()?;
+            let properties = std::mem::take(&mut message.properties);
+            message.properties = properties.with_content_encoding("gzip".into());
+        }
+        Ok(message)
+    }
+}
+
+/// A decoder, and the message that the decoder decodes repeatedly.
 struct Side {
     name: String,
     decoder: DeliveryDecoder,
@@ -34,19 +91,16 @@ struct Side {
 }
 
 pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
-    let pointer = JsonPointer::parse(KEY_POINTER).context("a JSON pointer")?;
-    let in_body =
-        EventLocations { key: Some(Place::Data(pointer).into()), ..EventLocations::DEFAULT };
     let mut sides = Vec::new();
     for (size, events) in SIZES {
-        for (name, locations) in
-            [(plain_name(size), EventLocations::DEFAULT), (pointer_name(size), in_body.clone())]
-        {
+        for variant in Variant::ALL {
             let source = "/ordain/bench".to_owned();
             let ordering = OrderingMode::Sequenced;
+            let locations = variant.locations()?;
             let decoder =
                 DeliveryDecoder::new(source, ordering, EVENT_SIZE_LIMIT, locations, false);
-            sides.push(Side { name, decoder, message: message(size), events });
+            let message = variant.message(size)?;
+            sides.push(Side { name: variant.side(size), decoder, message, events });
         }
     }
     let mut runs: Vec<Vec<Row>> = vec![Vec::new(); sides.len()];
@@ -58,20 +112,16 @@ pub(crate) fn bench(common: &CommonArgs) -> Result<Report> {
     }
     let rows = runs.iter().map(|rows| Row::median(rows)).collect();
     let ns: Figure = |row| row.ns_per_event;
-    let report = SIZES.iter().fold(Report::new("decode", rows), |report, (size, _)| {
-        let over = pointer_name(*size);
-        let under = plain_name(*size);
-        report.ratio_of(format!("{over} / default"), (over.as_str(), ns), (under.as_str(), ns))
-    });
+    let mut report = Report::new("decode", rows);
+    for (size, _) in SIZES {
+        let under = Variant::Default.side(size);
+        for variant in Variant::ALL.into_iter().filter(|variant| *variant != Variant::Default) {
+            let over = variant.side(size);
+            let name = format!("{over} / default");
+            report = report.ratio_of(name, (over.as_str(), ns), (under.as_str(), ns));
+        }
+    }
     Ok(report)
-}
-
-fn plain_name(size: usize) -> String {
-    format!("{size} B, default")
-}
-
-fn pointer_name(size: usize) -> String {
-    format!("{size} B, data:{KEY_POINTER}")
 }
 
 impl Side {
@@ -133,6 +183,22 @@ mod tests {
             assert_eq!(body.len(), size);
             let value: serde_json::Value = serde_json::from_slice(&body)?;
             assert_eq!(value["order"]["id"], 17, "{value}");
+        }
+        Ok(())
+    }
+
+    #[test]
+    fn all_sides_decode_the_same_data() -> Result<()> {
+        for (size, _) in SIZES {
+            for variant in Variant::ALL {
+                let locations = variant.locations()?;
+                let source = "/ordain/bench".to_owned();
+                let ordering = OrderingMode::Sequenced;
+                let decoder =
+                    DeliveryDecoder::new(source, ordering, EVENT_SIZE_LIMIT, locations, false);
+                let event = decoder.decode(&variant.message(size)?).expect("an event");
+                assert_eq!((event.key(), event.data()), ("17", &*body(size)), "{variant:?}");
+            }
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ struct Cli {
 enum Command {
     /// Measure the sequencer alone, and the call of a handler
     Core(CommonArgs),
-    /// Measure the conversion of RabbitMQ messages into events, with the key in the routing key and in the body
+    /// Measure the conversion of RabbitMQ messages into events, with several settings and with compressed bodies
     Decode(CommonArgs),
     /// Measure the handler `orders` with events from a file and messages to a file, on the embedded store
     Embedded(CommonArgs),

@@ -24,7 +24,7 @@ pub enum Action {
     Run(usize, u8),
     /// The owner sends a commit of a shard, with the executed events.
     Commit(usize, usize),
-    /// The owner sends a commit of a shard that also spills the held events.
+    /// The owner sends a commit of a shard. This commit also spills the held events.
     Spill(usize, usize),
     /// The owner's commit of a shard arrives at the store, for the first time or once more. The answer is lost.
     Arrive(usize, usize),

@@ -198,8 +198,8 @@ impl Model for ProducerScope {
     }
 }
 
-/// A property that only runs with a broker and a restart may show. Another event takes a lost number. A later run then
-/// publishes a lost event of the earlier run, and this event gets another number than before.
+/// A property that may occur only in runs with a broker and a restart. Another event takes a lost number. A later run
+/// then publishes a lost event of the earlier run, and this event gets another number than before.
 pub const RENUMBERED: &str = "a lost event of an earlier run gets another number";
 
 /// A property that at least one run of each scope must show; otherwise the scope is too small to test anything.

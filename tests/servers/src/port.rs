@@ -32,8 +32,8 @@ impl Port {
     /// Reserves a port on which no process listens.
     pub fn take() -> Result<Self> {
         static TAKEN_COUNT: AtomicU16 = AtomicU16::new(0);
-        // Each process begins at a port that depends on its process id. It continues after the last port that it tried,
-        // so that it does not reuse a released port immediately.
+        // Each process begins at a port that depends on its process id. Each later search begins after the last port
+        // that the process tried, so that the process does not reuse a released port immediately.
         let begin = (std::process::id() % u32::from(PORT_COUNT)) as u16;
         let begin = begin.wrapping_mul(37) % PORT_COUNT;
         let mut tries = (0..PORT_COUNT).map(|_| {

@@ -20,7 +20,8 @@ use crate::wait::wait_until;
 /// The way in which a proxy handles connections and bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Mode {
-    /// Passes all bytes, except the requests and replies that a test has ordered the proxy to lose or hold back.
+    /// Passes all bytes, except the requests and replies that the proxy must lose or hold back on the instruction of a
+    /// test.
     #[default]
     Pass,
     /// Passes the client's bytes after this delay. Bytes that arrive during a delay pass after the next delay. The
@@ -117,24 +118,24 @@ impl Proxy {
 
     /// Loses the replies to the next `count` Redis requests that contain the bytes `containing`. If `containing` is
     /// empty, the proxy counts every request. The server executes each request. When the reply arrives, the proxy
-    /// closes the connection instead of passing the reply. Replies to earlier requests pass first. A later call of this
-    /// method replaces the order of an earlier call. The method does not work for connections that subscribe, because
-    /// the proxy cannot match their replies with requests.
+    /// closes the connection instead of passing the reply. Replies to earlier requests pass first. The instruction of a
+    /// later call replaces the instruction of an earlier call. The method does not work for connections that subscribe,
+    /// because the proxy cannot match their replies with requests.
     pub fn lose_replies(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_replies(count, containing.as_ref()));
     }
 
     /// Loses the next `count` Redis requests that contain the bytes `containing`. If `containing` is empty, every
-    /// request counts. The proxy closes the connection instead of passing the request. A later call of this method
-    /// replaces the order of an earlier call.
+    /// request counts. The proxy closes the connection instead of passing the request. The instruction of a later call
+    /// replaces the instruction of an earlier call.
     pub fn lose_requests(&self, count: u64, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.lose_requests(count, containing.as_ref()));
     }
 
     /// Holds back the next Redis request that contains the given bytes, and everything that the client sends after this
     /// request on the same connection. The held bytes never reach the server: the proxy drops them when the connection
-    /// ends. Earlier requests and their replies pass. A later call of this method replaces the order of an earlier
-    /// call.
+    /// ends. Earlier requests and their replies pass. The instruction of a later call replaces the instruction of an
+    /// earlier call.
     pub fn hold_request(&self, containing: impl AsRef<[u8]>) {
         self.state.change(|inner| inner.hold_request(containing.as_ref()));
     }

@@ -24,7 +24,7 @@ use crate::wait::wait_until;
 
 /// The virtual host that a broker has from the start.
 const DEFAULT: &str = "/";
-/// The user name that the broker's log names as the author of the changes that tests make.
+/// A user name: the broker's log names this user as the author of the changes by tests.
 const USER: &str = "tests";
 /// The name of the policy that a test sets.
 const POLICY: &str = "tests";
@@ -413,8 +413,8 @@ impl Rabbit {
         Ok(())
     }
 
-    /// Returns two current numbers for each queue: its ready messages, and its delivered messages without an
-    /// acknowledgement. For a queue that does not reply, both numbers are `u64::MAX`.
+    /// Returns two numbers for each queue: the present number of its ready messages, and the present number of its
+    /// unacknowledged messages. For a queue that does not reply, both numbers are `u64::MAX`.
     pub fn queues(&self) -> Result<BTreeMap<String, (u64, u64)>> {
         // `rabbitmqctl` lists counts of quorum queues that are up to five seconds old, so this function queries the
         // queues themselves. A query has another form since RabbitMQ 4.3.

@@ -224,7 +224,7 @@ impl Sentinel {
     }
 
     /// Splits the group: from now on, the master serves neither the Sentinel, nor the replica, nor new clients. The
-    /// master still serves all other clients that are already connected. If the replica is not paused, it has all
+    /// master still serves the other clients that are already connected. If the replica is not paused, it has all
     /// writes from before the split. Within 4 seconds, the test must call [`until_replaced`](Self::until_replaced).
     /// After more than 4 seconds, the test must call [`replace_master`](Self::replace_master) instead. Afterwards, the
     /// test may call [`heal_split`](Self::heal_split).
@@ -263,11 +263,11 @@ impl Sentinel {
         Redis::with(&Options::new().replica_of(self.master()).line(&follow))
     }
 
-    /// Ends a split after the Sentinel has replaced the master. The old master, which still runs, becomes a replica. It
-    /// discards the writes that the new master lacks, and closes the connections of its clients. Without this method,
-    /// the Sentinel would also make the old master a replica, but only eight seconds after it reaches the old master
-    /// again. Waits until the old master is in step, and until the Sentinel considers it fit to become the master.
-    /// After this call, the next failover or split can follow.
+    /// Ends a split after the Sentinel has replaced the master. The old master, which still runs, becomes a replica.
+    /// This replica discards the writes that the new master lacks, and closes the connections of its clients. Without
+    /// this method, the Sentinel would also make the old master a replica, but only eight seconds after it reaches the
+    /// old master again. Waits until the old master is in step, and until the Sentinel considers it fit to become the
+    /// master. After this call, the next failover or split can follow.
     pub fn heal_split(&self) -> Result<()> {
         let port = self.port(self.number()).to_string();
         let old = self.replica();
@@ -282,9 +282,9 @@ impl Sentinel {
         self.until_replica_known()
     }
 
-    /// Starts the killed old master as a replica. Waits until it is in step, and until the Sentinel considers it fit to
-    /// become the master. After this call, the next failover can follow. With [`Redis::restart`] instead, the old
-    /// master would start as a master, until the Sentinel reconfigures it.
+    /// Starts the killed old master as a replica. Waits until this replica is in step, and until the Sentinel considers
+    /// the replica fit to become the master. After this call, the next failover can follow. With [`Redis::restart`]
+    /// instead, the old master would start as a master, until the Sentinel reconfigures it.
     pub fn rejoin(&self) -> Result<()> {
         let port = self.port(self.number());
         self.replica().configure_later(&format!("replicaof 127.0.0.1 {port}"))?;

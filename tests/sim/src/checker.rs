@@ -120,8 +120,8 @@ impl Checker {
         self.violation.as_ref()
     }
 
-    /// Records a broken invariant. The checker reports only the first broken invariant, because it may have caused the
-    /// later violations.
+    /// Records a broken invariant. The checker reports only the first violation, because the first violation may have
+    /// caused the later violations.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }

@@ -235,8 +235,8 @@ impl World {
             self.sources.iter().flat_map(Source::unacknowledged).cloned().collect();
         let left: Vec<&SourceItem> = left.iter().collect();
         for (id, owner) in &self.owners {
-            // If there are more keys with unreadable spilled events than lanes, the owner loads these keys again and
-            // again. Such an owner need only have been quiescent (at rest) once after the last progress.
+            // If there are more keys with unreadable spilled events than lanes, the owner loads these keys repeatedly.
+            // It is sufficient that such an owner was quiescent (at rest) once after the last progress.
             let was_quiescent =
                 self.plan.store.unreadable > 0 && owner.quiescent_at > self.progress;
             if left.is_empty() && !owner.sequencer.quiescent() && !was_quiescent {

@@ -43,13 +43,13 @@ const BROKEN_ONCE: [(Profile, u64); 35] = [
     // A dead owner had counted repeats as spilled events, so the key record seemed to have no hole.
     (Profile::GoesBack, 10_047),
     (Profile::TinyCrashy, 16_932),
-    // A lane that held only possible repeats of spilled events counted as full, and was loaded again without end.
+    // A lane that held only possible repeats of spilled events counted as full, and was loaded repeatedly without end.
     (Profile::GoesBackTiny, 48_091),
     // The checker expected a replay round to request an event that was in the memory of another partition, or that
     // stayed in memory until its key was full.
     (Profile::Wild, 78_315),
     (Profile::Tiny, 962),
-    // A full key was loaded again without end, because a replay had found events for it.
+    // A full key was loaded repeatedly without end, because a replay had found events for it.
     (Profile::TinyCrashy, 54_239),
     // The handler trapped at an event. The sequencer mistook this event for the event that had the same number before a
     // reload.
@@ -72,7 +72,7 @@ const BROKEN_ONCE: [(Profile, u64); 35] = [
     // executed the events.
     (Profile::Skipping, 19_499),
     (Profile::Skipping, 10_850),
-    // If a gap ended or a key parked while a commit was under way, the driver logged no warning.
+    // If a gap ended or a key was parked while a commit was under way, the driver logged no warning.
     (Profile::TinyCrashy, 17_293),
     (Profile::Gappy, 49_698),
     (Profile::Versions, 8_255),
@@ -101,7 +101,8 @@ const BROKEN_ONCE: [(Profile, u64); 35] = [
     // A full parked key had only an event that the store had to compare with spilled events. The owner did not notice
     // that another partition had released the key.
     (Profile::Offered, 5_618),
-    // While memory was full, a load waited for a ready lane, which waited for the results of the lane of the load.
+    // While memory was full, a load waited for a ready lane. This ready lane waited for the results of the lane of the
+    // load.
     (Profile::Damaged, 5_246),
     // The checker expected the owner to have the digest of a late original, because the owner had repeated the skip of
     // its sequence.

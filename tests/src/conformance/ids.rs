@@ -48,7 +48,7 @@ pub async fn ids_below_the_window_are_forgotten(fixture: &mut impl Fixture) {
 }
 
 /// A load returns the times at which ids were recorded, and later events do not change these times. If the time is 0 in
-/// the key record of a commit, the store puts the time of the commit in its place.
+/// the key record of a commit, the store puts the time of the commit in place of the 0.
 pub async fn age_of_id_starts_with_its_commit(fixture: &mut impl Fixture) {
     let mut owner = Owner::claim(fixture.store(), "s", 0).await;
     let mut write = first_write("a");

@@ -96,8 +96,8 @@ fn gap(number: u64) -> GapEntry {
     }
 }
 
-/// If a time of a gap is 0 in a commit, the store puts the time of the commit in its place. The end time of an open gap
-/// stays 0.
+/// If a time of a gap is 0 in a commit, the store puts the time of the commit in place of the 0. The end time of an
+/// open gap stays 0.
 pub async fn gap_without_time_gets_the_time_of_its_commit(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let mut owner = Owner::claim(store, "s", 0).await;

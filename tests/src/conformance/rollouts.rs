@@ -25,8 +25,8 @@ async fn start_rollout(
     store.start_rollout(stream, last, next).await.expect("an answer")
 }
 
-/// An instance that starts a rollout names the newest rollout that it has read. The store refuses the new rollout if
-/// this rollout is not the newest rollout of the stream.
+/// An instance that starts a rollout names the newest rollout that it has read. If the named rollout is not the newest
+/// rollout of the stream, the store refuses the new rollout.
 pub async fn rollout_based_on_an_outdated_one_is_refused(fixture: &mut impl Fixture) {
     let store = fixture.store();
     let first = rollout(1, "orders@1.0.0");

@@ -19,6 +19,7 @@ mod original_letters;
 mod policies;
 mod producers;
 mod publish;
+mod readers;
 mod rebuilt;
 mod records;
 mod refused;

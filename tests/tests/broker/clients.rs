@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result, ensure};
 use lapin::BasicProperties;
 use lapin::types::AMQPValue;
 use ordain_tests::amqp::{Outgoing, from_line};
-use ordain_tests::clients::{javascript, python};
+use ordain_tests::clients::{javascript, python, ruby};
 use ordain_tests::guide::producer_settings;
 use ordain_tests::http::{admin, metric};
 use ordain_tests::log::in_turn;
@@ -20,11 +20,15 @@ use serde_json::{Value, json};
 struct Producer<'a> {
     /// The first cell of the client's row in the table.
     name: &'static str,
-    /// The settings of the queue and the exchange, with which the settings of the source begin.
-    declaration: &'static str,
+    /// False if the client publishes to its queue over the default exchange.
+    has_exchange: bool,
+    /// True if the stream declares the queue and the exchange; false if the client declares them.
+    declare: bool,
     kind: &'static str,
     content_type: &'static str,
-    data: Value,
+    has_time: bool,
+    /// The data; `None` if each message has other data.
+    data: Option<Value>,
     /// Some of the headers that the handler sees.
     headers: Vec<(&'static str, &'a str)>,
 }
@@ -36,15 +40,17 @@ impl Producer<'_> {
     }
 }
 
-/// Returns the producers. All of them publish with the defaults of the client. Celery declares its queue and exchange,
-/// and has published the task with the id `task`.
+/// Returns the producers. All of them publish with the defaults of the client. Celery and dramatiq declare their queues
+/// themselves. Celery has published the task with the id `task`.
 fn producers(task: &str) -> Vec<Producer<'_>> {
     let plain = |name: &'static str, content_type: &'static str| Producer {
         name,
-        declaration: "",
+        has_exchange: true,
+        declare: true,
         kind: "",
         content_type,
-        data: json!({ "orderId": 17, "cents": 1200 }),
+        has_time: false,
+        data: Some(json!({ "orderId": 17, "cents": 1200 })),
         headers: Vec::new(),
     };
     vec![
@@ -54,16 +60,34 @@ fn producers(task: &str) -> Vec<Producer<'_>> {
             ..plain("kombu", "application/json")
         },
         Producer { headers: vec![("property:priority", "0")], ..plain("aio-pika", "") },
+        Producer {
+            has_time: true,
+            headers: vec![("property:priority", "0")],
+            ..plain("FastStream", "application/json")
+        },
         plain("amqplib", ""),
         plain("rascal", "application/json"),
+        Producer { has_time: true, ..plain("rabbitmq-client", "application/json") },
         Producer {
-            declaration: "declare = false, ",
+            headers: vec![("property:priority", "0")],
+            ..plain("Bunny", "application/octet-stream")
+        },
+        Producer {
+            has_exchange: false,
+            declare: false,
+            kind: "pay",
+            has_time: true,
+            data: None,
+            ..plain("dramatiq", "")
+        },
+        Producer {
+            declare: false,
             kind: "orders.pay",
-            data: json!([
+            data: Some(json!([
                 [17],
                 {},
                 { "callbacks": null, "errbacks": null, "chain": null, "chord": null },
-            ]),
+            ])),
             headers: vec![("id", task), ("task", "orders.pay"), ("property:correlation_id", task)],
             ..plain("Celery", "application/json")
         },
@@ -73,12 +97,13 @@ fn producers(task: &str) -> Vec<Producer<'_>> {
 /// Returns the configuration of a stream with the settings of a producer in the guide. The stream, its queue and its
 /// exchange have the same name.
 fn stream_config(producer: &Producer<'_>, table: &BTreeMap<String, String>) -> Result<String> {
-    let Producer { name, declaration, .. } = producer;
+    let Producer { name, has_exchange, declare, .. } = producer;
     let stream = producer.stream();
+    let exchange = if *has_exchange { format!("exchange = \"{stream}\", ") } else { String::new() };
     let settings = table.get(*name).with_context(|| format!("no row of {name}"))?;
     Ok(format!(
         "[streams.{stream}]\nhandler = \"faulty\"\nordering = \"fifo\"\n\
-         source = {{ kind = \"amqp\", exchange = \"{stream}\", queue = \"{stream}\", {declaration}{settings} }}\n"
+         source = {{ kind = \"amqp\", {exchange}queue = \"{stream}\", declare = {declare}, {settings} }}\n"
     ))
 }
 
@@ -106,7 +131,7 @@ fn only_event(rig: &Rig, stream: &str) -> Result<Value> {
 fn messages_of_other_clients_are_read() -> Result<()> {
     let rig = Rig::new()?;
     let url = rig.rabbit.url();
-    let task = python("producers.py", &[&url, "celery"])?;
+    let task = python("producers.py", &[&url, "celery", "dramatiq"])?;
     let producers = producers(task.trim());
     let table = producer_settings()?;
     let mut config =
@@ -116,28 +141,36 @@ fn messages_of_other_clients_are_read() -> Result<()> {
     }
     rig.home.write("ordain.toml", config)?;
     let mut service = Service::start(&rig.home, &["run"])?;
-    for producer in &producers {
+    for producer in producers.iter().filter(|producer| producer.has_exchange) {
         let stream = producer.stream();
         rig.until_bound(&stream, &[&stream])?;
     }
-    python("producers.py", &[&url, "pika", "kombu", "aio-pika"])?;
+    python("producers.py", &[&url, "pika", "kombu", "aio-pika", "faststream"])?;
     javascript("producers.js", &[&url])?;
+    ruby("bunny.rb", &["publish", &url])?;
     end_after(&mut service, producers.len())?;
     for producer in &producers {
-        let Producer { name, kind, content_type, data, headers, .. } = producer;
+        let Producer { name, kind, content_type, has_time, data, headers, .. } = producer;
         let event = only_event(&rig, &producer.stream())?;
         ensure!(event["key"] == "17" && event["type"] == *kind, "{name}: {event}");
         ensure!(event["content_type"] == *content_type, "{name}: {event}");
-        ensure!(event["data"] == *data, "{name}: {event}");
+        ensure!(event["time"].is_string() == *has_time, "{name}: {event}");
+        ensure!(data.as_ref().is_none_or(|data| event["data"] == *data), "{name}: {event}");
         let id = event["id"].as_str().context("an id")?;
         ensure!(!id.is_empty(), "{name}: {event}");
         if *name == "Celery" {
             ensure!(id == task.trim(), "{event}");
         }
+        if *name == "dramatiq" {
+            ensure!(event["data"]["message_id"] == id, "{event}");
+            ensure!(event["data"]["args"] == json!([17]), "{event}");
+        }
         let found = event["headers"].as_array().context("headers")?;
         for (header, value) in headers {
             ensure!(found.contains(&json!([header, value])), "{name}: {header}: {event}");
         }
+        // Celery writes some headers with the type void.
+        ensure!(!found.iter().any(|header| header[1] == "null"), "{name}: {event}");
     }
     Ok(())
 }
@@ -316,11 +349,20 @@ fn published_messages_are_read_by_the_sdks_and_nestjs() -> Result<()> {
     Ok(())
 }
 
-/// Each client receives the same message through a queue of its own. The clients kombu and rascal decode the data,
-/// because they know its content type.
+/// Each client receives the same message through a queue of its own. The clients kombu, FastStream, rascal and
+/// rabbitmq-client decode the data, because they know its content type.
 #[test]
 fn published_messages_are_read_by_other_clients() -> Result<()> {
-    let clients = ["pika", "kombu", "aio-pika", "amqplib", "rascal"];
+    let clients = [
+        "pika",
+        "kombu",
+        "aio-pika",
+        "faststream",
+        "amqplib",
+        "rascal",
+        "rabbitmq-client",
+        "bunny",
+    ];
     let rig = Rig::new()?;
     for client in clients {
         rig.client.queue(client)?;
@@ -335,8 +377,9 @@ fn published_messages_are_read_by_other_clients() -> Result<()> {
     })?;
     service.end()?;
     let url = rig.rabbit.url();
-    let mut printed = python("read.py", &[&url, "pika", "kombu", "aio-pika"])?;
+    let mut printed = python("read.py", &[&url, "pika", "kombu", "aio-pika", "faststream"])?;
     printed += &javascript("read.js", &[&url])?;
+    printed += &ruby("bunny.rb", &["read", &url])?;
     let read: Vec<Value> =
         printed.lines().map(serde_json::from_str).collect::<serde_json::Result<_>>()?;
     ensure!(read.len() == clients.len(), "{printed}");
@@ -385,7 +428,63 @@ fn published_message_is_executed_by_celery() -> Result<()> {
     service.end()?;
     let printed = python("execute_task.py", &[&rig.rabbit.url(), "out"])?;
     let outcome: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
-    let result = json!({ "order": 17, "express": true });
-    ensure!(outcome == json!({ "id": "task-1", "result": result }), "{outcome}");
+    let arguments = json!({ "order": 17, "express": true });
+    ensure!(outcome == json!({ "id": "task-1", "arguments": arguments }), "{outcome}");
+    Ok(())
+}
+
+/// A task of a real client has many headers, some of them without a value. The stream passes the task on with texts as
+/// the values of its headers.
+#[test]
+fn passed_on_task_is_executed_by_celery() -> Result<()> {
+    let rig = Rig::new()?;
+    let url = rig.rabbit.url();
+    let table = producer_settings()?;
+    let settings = table.get("Celery").context("no row of Celery")?;
+    let config = format!(
+        "[broker]\nurl = \"{url}\"\n[sinks.others]\nkind = \"amqp\"\nexchange = \"out\"\n\
+         [streams.celery]\nhandler = \"faulty\"\nordering = \"fifo\"\n\
+         types = [\"orders.ship\"]\nother_types = \"others\"\n\
+         source = {{ kind = \"amqp\", queue = \"celery\", declare = false, {settings} }}\n"
+    );
+    rig.home.write("ordain.toml", config)?;
+    let task = python("producers.py", &[&url, "celery"])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    wait_until("the task", || Ok(rig.rabbit.queues()?.get("out") == Some(&(1, 0))))?;
+    service.end()?;
+    let printed = python("execute_task.py", &[&url, "out"])?;
+    let outcome: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+    let arguments = json!({ "order": 17 });
+    ensure!(outcome == json!({ "id": task.trim(), "arguments": arguments }), "{outcome}");
+    Ok(())
+}
+
+/// A worker of dramatiq executes a message whose data is a task in dramatiq's form. A handler emits the message to the
+/// queue of the worker.
+#[test]
+fn published_message_is_executed_by_dramatiq() -> Result<()> {
+    let rig = Rig::with("", "ordering = \"fifo\"", "")?;
+    let config = rig.home.read("ordain.toml").replace("tally", "faulty");
+    let sink = "[sinks.tasks]\nkind = \"amqp\"\nexchange = \"\"\nrouting_key = \"tasks\"\n";
+    rig.home.write("ordain.toml", config + sink)?;
+    let url = rig.rabbit.url();
+    python("run_actor.py", &[&url, "tasks", "declare"])?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let task = json!({
+        "queue_name": "tasks", "actor_name": "ship", "args": [17], "kwargs": { "express": true },
+        "options": {}, "message_id": "task-1", "message_timestamp": 1_764_072_000_125_i64,
+    });
+    let command = json!({ "do": "publish", "sink": "tasks", "text": task.to_string() });
+    let event = Outgoing {
+        routing_key: "17".to_owned(),
+        properties: BasicProperties::default().with_message_id("1".into()),
+        body: command.to_string().into_bytes(),
+    };
+    rig.client.publish("cases", &[event])?;
+    let printed = python("run_actor.py", &[&url, "tasks", "execute"])?;
+    service.end()?;
+    let outcome: Value = serde_json::from_str(&printed).with_context(|| printed.clone())?;
+    ensure!(outcome == json!({ "id": "task-1", "order": 17, "express": true }), "{outcome}");
     Ok(())
 }

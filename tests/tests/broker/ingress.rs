@@ -10,6 +10,7 @@ mod lost_commits;
 mod names;
 mod pair;
 mod removed;
+mod repeats;
 mod rollback;
 mod stopped;
 mod suite;

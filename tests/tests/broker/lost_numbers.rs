@@ -412,8 +412,8 @@ fn running_publisher_gets_lost_numbers_of_executed_events_again() -> Result<()> 
 }
 
 /// Redis loses the events of two running publishers, which publish events of the same key in turn. The publisher of the
-/// later event detects the loss first. It waits until the other publisher has written the earlier event again, so that
-/// each event gets its earlier number.
+/// later event detects the loss first. This publisher waits until the other publisher has written the earlier event
+/// again, so that each event gets its earlier number.
 #[test]
 fn publishers_of_a_key_get_their_lost_numbers_again() -> Result<()> {
     let numbering = NumberingRig::start("cases", "", "")?;

@@ -140,8 +140,8 @@ impl DisturbedExchange {
         Self { rig, client: Mutex::default() }
     }
 
-    /// Publishes events once. Returns whether the broker confirmed all of them and returned none of them. If the result
-    /// is false, some of the events may nevertheless be in a queue.
+    /// Publishes events without retries. Returns whether the broker confirmed all of them and returned none of them. If
+    /// the result is false, some of the events may nevertheless be in a queue.
     fn try_publish(&self, lines: &[String]) -> Result<bool> {
         let messages = lines.iter().map(|line| from_line(line));
         let messages: Vec<Outgoing> = messages.collect::<Result<_>>()?;

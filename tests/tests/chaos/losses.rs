@@ -83,7 +83,7 @@ pub(crate) struct ShardBalance {
     held: u64,
     /// The number of events that the hosts reported as lost.
     reported: u64,
-    /// The part of `reported` that was reported by processes that read the partition themselves.
+    /// The part of `reported` that comes from processes that read the partition themselves.
     reported_by_readers: u64,
     /// The number of accepted events that the servers could lose.
     at_risk: u64,

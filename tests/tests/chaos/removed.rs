@@ -211,8 +211,8 @@ impl Round {
             round.watch(after)
         })?;
         if takes_waiting {
-            // Each event that was sent until the removal, or its message, may have been waiting in the removed Redis
-            // key. If only one Redis key was removed, this applies to all events that were sent until now.
+            // Each event that was sent until `removed_at`, or its message, may have been waiting in the removed Redis
+            // key. If only one Redis key was removed, `removed_at` is a time after all events that were sent so far.
             let earlier = self.sent.values_mut().flatten();
             for event in earlier.filter(|event| event.sent_at <= removed_at) {
                 event.is_safe = false;

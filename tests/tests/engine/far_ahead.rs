@@ -165,8 +165,8 @@ fn expect_conflict_of_a_taken_sequence(store: &str) -> Result<()> {
     ensure!(only_letter_of(&home, 300)?["cause"] == "far-ahead");
     ensure!(only_letter_of(&home, 290)?["cause"] == "far-ahead");
 
-    // Events 290 and 300 arrive while event 251 is missing. They are not too far ahead any more, so the key holds them,
-    // and never searches for their letters.
+    // Events 290 and 300 arrive while event 251 is missing. These two events are not too far ahead any more, so the key
+    // holds them, and never searches for their letters.
     let mut lines = events(2..=250);
     lines.extend([300, 290].map(event));
     lines.extend(events(251..=289));
@@ -255,8 +255,8 @@ fn first_event_far_ahead_makes_a_gap() -> Result<()> {
 }
 
 /// A running process skips event 2. Later the producer leaves out more sequences than `gap.max_width`, and the process
-/// skips these sequences too. But if the producer leaves out more than 100 times `gap.max_width`, the key parks, so
-/// that one wrong sequence does not make all right events late.
+/// skips these sequences too. But if the producer leaves out more than 100 times `gap.max_width`, the key is parked, so
+/// that one wrong sequence does not make all valid events late.
 #[test]
 fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     let home = home(SKIPPING_GAP_SETTING)?;

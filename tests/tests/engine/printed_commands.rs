@@ -138,7 +138,7 @@ fn error_of_a_full_key_prints_a_command_that_can_be_run() -> Result<()> {
         let config = faulty::CONFIG.replace("handler = \"faulty\"", small);
         let config = config.replace("\"events.ndjson\" }", "\"events.ndjson\", prefetch = 4 }");
         home.write(CONFIG_FILE, config)?;
-        // Event 1 is missing, so the key waits and then parks.
+        // Event 1 is missing, so the key waits and is then parked.
         let events: Vec<String> =
             (2..=20).map(|sequence| line(key, sequence, &json!({ "do": "emit" }))).collect();
         home.write("events.ndjson", text(&events))?;

@@ -194,8 +194,8 @@ fn running_publisher_publishes_events_lost_by_a_shard() -> Result<()> {
     let done: Value = serde_json::from_str(&service.stdout()).with_context(|| log.clone())?;
     let count = |name: &str| done[name].as_u64().unwrap_or(0);
     ensure!(count("published") >= KEYS as u64 * EVENTS, "{done}");
-    // The run published the file again from a position after lines that it had published itself. The field
-    // `lines_before` must not count these lines, because it counts only the lines of earlier runs.
+    // The run had itself published the first lines, and then published the file again from a position after these
+    // lines. The field `lines_before` must not count these lines, because it counts only the lines of earlier runs.
     ensure!(done["lines_before"] == 0, "{done}");
 
     let keys = all.keys().map(|key| (key.clone(), EVENTS)).collect();

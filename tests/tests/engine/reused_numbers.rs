@@ -85,7 +85,7 @@ impl LossRig {
         Ok(file)
     }
 
-    /// Publishes new events. The store must number the first `given` of these events. It must refuse the next event,
+    /// Publishes new events. The store must number the first `given` of these events, and must refuse the next event,
     /// which would get the number of one of the first `2 * EVENTS` events.
     fn check_refused(&mut self, given: usize) -> Result<()> {
         let file = self.write_next(NEW_EVENTS)?;

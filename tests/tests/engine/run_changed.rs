@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{admin, metric};
-use ordain_tests::log::{by_key, in_turn};
+use ordain_tests::log::{by_key, in_turn, line};
 use ordain_tests::service::{FILE_LIMIT, Service};
 use ordain_tests::tally;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const CONFIG: &str = r#"
 [runtime]
@@ -135,6 +135,52 @@ fn removed_stream_with_messages_is_refused() -> Result<()> {
     home.write("ordain.toml", renamed.replace("events.ndjson", "none.ndjson"))?;
     home.run_once()?;
     Ok(())
+}
+
+/// A stream holds an event, and is then removed from the configuration. The other streams must run, and the commands
+/// must still show the key. When the configuration has the stream again, the held event must take effect.
+#[test]
+fn removed_stream_keeps_its_held_event() -> Result<()> {
+    let events = [2, 1].map(|sequence| line("k", sequence, &json!({ "n": sequence })));
+    let home = home(&events[..1])?;
+    let report = home.run_once()?;
+    ensure!(report["held"]["parked_keys"] == 1, "{report}");
+    let others = in_turn(1, 2);
+    home.write("others.ndjson", others.join("\n") + "\n")?;
+    let renamed = CONFIG.replace("streams.cases", "streams.others");
+    home.write("ordain.toml", renamed.replace("events.ndjson", "others.ndjson"))?;
+    ensure!(home.run_once()?["settled"] == 2);
+    let keys = home.rows(&["keys", "list", "cases", "--json"])?;
+    ensure!(keys.len() == 1 && keys[0]["key"] == "k", "{keys:?}");
+    ensure!(keys[0]["status"] == "parked" && keys[0]["held"]["count"] == 1, "{keys:?}");
+    let why = home.printed(&["keys", "why", "cases", "k"])?;
+    ensure!(why.starts_with("key k: parked at event 1\n"), "{why}");
+
+    home.write("ordain.toml", CONFIG)?;
+    home.append("events.ndjson", events[1].clone() + "\n")?;
+    ensure!(home.run_once()?["settled"] == 2);
+    tally::check(&by_key(&[&others[..], &events[..]].concat())?, &home.read("out.ndjson"))
+}
+
+/// Between the runs, the sink begins and ends to number its messages, and its path becomes a link to the same file. The
+/// file must have each message once.
+#[test]
+fn changed_sink_loses_and_repeats_nothing() -> Result<()> {
+    let events = in_turn(3, 5);
+    let home = home(&[])?;
+    std::os::unix::fs::symlink("out.ndjson", home.path("link.ndjson"))?;
+    let path = "path = \"out.ndjson\"";
+    let numbered = CONFIG.replace(path, &format!("{path}\nsequenced = true"));
+    let linked = CONFIG.replace("out.ndjson", "link.ndjson");
+    let both = numbered.replace("out.ndjson", "link.ndjson");
+    let configs = [CONFIG, &numbered, &linked, &both, CONFIG];
+    for (config, part) in configs.into_iter().zip(events.chunks(3)) {
+        home.write("ordain.toml", config)?;
+        home.append("events.ndjson", part.join("\n") + "\n")?;
+        let report = home.run_once()?;
+        ensure!(report["settled"] == 3 && report["delivered"] == 3, "{config}: {report}");
+    }
+    tally::check(&by_key(&events)?, &home.read("out.ndjson"))
 }
 
 /// Checks that the host publishes all messages when it can write to the file of the sink again.

@@ -269,6 +269,13 @@ fn store_of_another_process_is_unavailable() -> Result<()> {
     service.until("a message", || home.lines("out.ndjson") == 1)?;
     let holder = format!("process {} has the store in ordain-data open", service.id());
     check(&home, RUN_ONCE, UNAVAILABLE_CODE, &[&holder, "stop it first", "a folder of its own"])?;
+    // A link to the folder leads to the same store.
+    std::os::unix::fs::symlink("ordain-data", home.path("link"))?;
+    let store = "[store]\nkind = \"embedded\"\npath = \"link\"\n";
+    home.write("linked.toml", format!("{store}{}", tally::CONFIG))?;
+    let holder = format!("process {} has the store in ", service.id());
+    let linked = &["--log", "warn", "run", "--once", "linked.toml"];
+    check(&home, linked, UNAVAILABLE_CODE, &[&holder])?;
     service.kill()?;
     check(&home, RUN_ONCE, SUCCESS_CODE, &[])
 }

@@ -149,8 +149,8 @@ fn same_id_from_another_source_is_another_event() -> Result<()> {
     Ok(())
 }
 
-/// A library may send an event again in another form of JSON. The test uses `data_base64`, because it preserves the
-/// form of the JSON.
+/// A library may send an event again in another form of JSON. The test uses `data_base64`, because this attribute
+/// preserves the form of the JSON.
 #[test]
 fn other_form_of_json_is_a_repeat() -> Result<()> {
     let home = Home::new(&["tally"], CONFIG)?;

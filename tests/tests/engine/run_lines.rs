@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::Home;
 use ordain_tests::http::{LINES_TYPE, ingress, post};
-use ordain_tests::log::{by_key, in_turn, text, with_unusual_times};
+use ordain_tests::log::{by_key, in_turn, line, text, with_unusual_times};
 use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const LIMITS: &str = r#"
 [runtime]
@@ -187,6 +187,25 @@ fn events_with_unusual_times_take_effect() -> Result<()> {
     service.end()
 }
 
+/// Unicode has two forms of some letters: one code point, or a letter and a mark. Ordain compares keys byte by byte, so
+/// the two forms of one text are two keys.
+#[test]
+fn unicode_forms_of_one_text_are_two_keys() -> Result<()> {
+    let keys = ["caf\u{e9}", "cafe\u{301}"];
+    let events = (1..=3).flat_map(|n| keys.map(|key| line(key, n, &json!({ "n": n }))));
+    let lines: Vec<String> = events.collect();
+    let home = Home::new(&["tally"], tally::CONFIG)?;
+    home.write("events.ndjson", text(&lines))?;
+    let report = home.run_once()?;
+    assert_eq!((&report["settled"], &report["dead_total"]), (&6.into(), &0.into()));
+    tally::check(&by_key(&lines)?, &home.read("out.ndjson"))?;
+    for key in keys {
+        let rows = home.rows(&["keys", "show", "cases", key, "--json"])?;
+        ensure!(rows.len() == 1 && rows[0]["key"] == key && rows[0]["next"] == 4, "{rows:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn empty_file_ends_the_run() -> Result<()> {
     let home = Home::new(&["tally"], &config())?;
@@ -203,7 +222,7 @@ fn empty_file_ends_the_run() -> Result<()> {
 
 /// A program can truncate a file while another program continues to write at its old position instead of appending to
 /// the file. After the truncation, the file begins with NULs. The number of NULs can exceed the size limit of an event.
-/// A run may end between the NULs and the next event; the next run must resume at this place.
+/// A run may end between the NULs and the next event; the next run must resume at this position.
 #[test]
 fn nuls_before_an_event_are_skipped() -> Result<()> {
     let good = in_turn(2, 4);

@@ -80,7 +80,7 @@ fn check_others(home: &Home, expected: &Events) -> Result<()> {
     Ok(())
 }
 
-/// Without a sink, an event of another type only takes its place in the order of its key.
+/// Without a sink, an event of another type only keeps its position in the order of its key.
 #[test]
 fn events_of_other_types_are_counted_and_are_no_gaps() -> Result<()> {
     let home = Home::new(&["tally"], &CONFIG.replace(OTHER_TYPES, ""))?;

@@ -63,8 +63,9 @@ pub(super) async fn ids(store: &RedisStore, partition: &Partition, shard: u32) -
     }
 }
 
-/// Returns each of the ids once, at its first place. If the store does not number the events, a writer may write events
-/// again after a loss, although the queue still has them. Such a queue may therefore have several entries of an event.
+/// Returns each of the ids once, at its first position. If the store does not number the events, a writer may write
+/// events again after a loss, although the queue still has them. Such a queue may therefore have several entries of an
+/// event.
 fn distinct(mut ids: Vec<u32>) -> Vec<u32> {
     let mut known = HashSet::new();
     ids.retain(|id| known.insert(*id));
@@ -254,8 +255,8 @@ async fn call_during_a_split_does_not_trust_removed_numbers() {
 /// shard is full, so the call waits. A replica that lacks the event replaces the first shard's node. No connection
 /// breaks. If both shards have the same node, the old master redirects the call for the second shard, and the new
 /// master lacks the events that filled the queue. Otherwise the test removes the events from the queue of the second
-/// shard, whose node stays the same. When the call ends without an error, which a host would answer with 202, the
-/// Cluster must have both events, although no call for the first shard was redirected.
+/// shard, whose node stays the same. When the call ends without an error (a host would then answer 202), the Cluster
+/// must have both events, although no call for the first shard was redirected.
 async fn take_over_during_call(numbering: Option<NumberingSettings>, is_same_node: bool) {
     let mut cluster = Cluster::start(3).expect("a Cluster");
     cluster.add_replicas().expect("replicas");

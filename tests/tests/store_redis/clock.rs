@@ -128,8 +128,8 @@ async fn wrong_clock_expires_nothing() {
     }
 }
 
-/// A clock that stays ahead is right: the store was not used for a while. A start after a certain time must accept the
-/// time of the clock. A command that only reads must not accept this time.
+/// A clock that stays ahead is right: the store was not used for a while. A process that opens the store a certain time
+/// after the jump must accept the time of the clock. A command that only reads must not accept this time.
 #[tokio::test]
 async fn data_expires_when_a_jump_has_lasted() {
     let rig = Rig::start().await;

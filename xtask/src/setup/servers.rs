@@ -74,7 +74,7 @@ const SERVERS: [Server; 3] = [
 ];
 
 /// The programs that install and run the clients in `tests/clients`.
-const CLIENT_PROGRAMS: [Server; 3] = [
+const CLIENT_PROGRAMS: [Server; 4] = [
     Server {
         program: "python3",
         version: python_version,
@@ -86,7 +86,7 @@ const CLIENT_PROGRAMS: [Server; 3] = [
     Server {
         program: "node",
         version: || {
-            // The output is such as `v20.1.0`.
+            // The output has the form `v20.1.0`.
             let printed = printed("node", "--version")?;
             Ok(printed.map(|version| version.trim_start_matches('v').to_owned()))
         },
@@ -101,6 +101,15 @@ const CLIENT_PROGRAMS: [Server; 3] = [
         least: [9, 0, 0],
         apt: "npm",
         brew: "node",
+        service: None,
+    },
+    // The client for Ruby, with Ruby itself.
+    Server {
+        program: "Bunny for Ruby",
+        version: bunny_version,
+        least: [2, 19, 0],
+        apt: "ruby-bunny",
+        brew: "ruby && gem install bunny",
         service: None,
     },
 ];
@@ -123,13 +132,24 @@ pub(super) fn client_programs() -> Result<()> {
 /// Returns the version of Python; `None` if Python or its module for virtual environments is missing.
 fn python_version() -> Result<Option<String>> {
     let program = "import ensurepip, platform, venv; print(platform.python_version())";
-    match Command::new("python3").args(["-c", program]).output() {
+    interpreted("python3", ["-c", program])
+}
+
+/// Returns the version of Bunny; `None` if Ruby or Bunny is missing.
+fn bunny_version() -> Result<Option<String>> {
+    interpreted("ruby", ["-e", "require 'bunny'; puts Bunny::VERSION"])
+}
+
+/// Runs an interpreter with arguments that contain a program. Returns the output of the program; `None` if the
+/// interpreter or a library that the program loads is missing.
+fn interpreted(interpreter: &str, args: [&str; 2]) -> Result<Option<String>> {
+    match Command::new(interpreter).args(args).output() {
         Ok(output) if output.status.success() => {
             Ok(Some(String::from_utf8_lossy(&output.stdout).into_owned()))
         }
         Ok(_) => Ok(None),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error).context("cannot start python3"),
+        Err(error) => Err(error).with_context(|| format!("cannot start {interpreter}")),
     }
 }
 

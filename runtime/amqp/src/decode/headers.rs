@@ -16,7 +16,7 @@ use crate::header::{
     HTTP_VERSION_HEADER, KEY_HEADER, QUEUE_HEADERS, RENAMED_PREFIX, SEQUENCE_HEADER,
     STORE_NUMBERED_HEADER, SUBJECT_HEADER, TIME_MS_HEADER,
 };
-use crate::value::{as_text, json, not_utf8, short_text};
+use crate::value::{as_text, has_value, json, not_utf8, short_text};
 
 /// The values of the headers that have a meaning for Ordain, and all other headers.
 #[derive(Default)]
@@ -36,8 +36,8 @@ pub(super) struct EventHeaders<'a> {
 }
 
 impl<'a> EventHeaders<'a> {
-    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`. If a location
-    /// names the places of a value, the default header of this value has no meaning.
+    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`, and headers
+    /// without a value. If a location names the places of a value, the default header of this value has no meaning.
     pub(super) fn of(
         delivery: &'a Delivery,
         locations: &EventLocations,
@@ -56,16 +56,12 @@ impl<'a> EventHeaders<'a> {
         let table = delivery.properties.headers().as_ref();
         for (name, value) in table.into_iter().flat_map(FieldTable::inner) {
             let name = name.as_str();
-            if QUEUE_HEADERS.contains(&name) || key_header == Some(name) {
+            if QUEUE_HEADERS.contains(&name) || key_header == Some(name) || !has_value(value) {
                 continue;
             }
             let attribute = prefixes.clone().find_map(|prefix| name.strip_prefix(prefix));
             if name == SUBJECT_HEADER && is_text(value, key) {
                 // Ordain writes the key of each message into this header. The event already contains the key.
-                continue;
-            }
-            if attribute.is_some() && matches!(value, AMQPValue::Void) {
-                // In CloudEvents, an attribute with an empty value counts as missing.
                 continue;
             }
             let place = match attribute.unwrap_or(name) {

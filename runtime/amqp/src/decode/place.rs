@@ -7,7 +7,7 @@ use lapin::types::{AMQPValue, ShortString};
 use ordain_cloudevents::{NotJsonError, PlaceReader, PlaceValue, find_value, scalar_text};
 use ordain_config::{MessageProperty, Place};
 
-use crate::value::{EXCERPT_LIMIT, as_text, excerpt, not_utf8};
+use crate::value::{EXCERPT_LIMIT, as_text, excerpt, has_value, not_utf8};
 use ordain_util::text::truncated;
 
 /// A reader of the places of a message.
@@ -22,10 +22,10 @@ pub(super) struct MessageReader<'a> {
 }
 
 impl<'a> MessageReader<'a> {
-    /// Returns the value of a header; `None` if the header is missing or has the type void.
+    /// Returns the value of a header; `None` if the header is missing or has no value ([`has_value`]).
     fn header(&self, name: &str) -> Option<&'a AMQPValue> {
         let headers = self.delivery.properties.headers().as_ref()?;
-        headers.inner().get(name).filter(|value| !matches!(value, AMQPValue::Void))
+        headers.inner().get(name).filter(|value| has_value(value))
     }
 
     pub(super) fn property(&self, property: MessageProperty) -> Option<Cow<'a, str>> {

@@ -18,6 +18,7 @@ use super::encoding::plain_body;
 use super::headers::{attribute_prefixes, has_header};
 use super::place::MessageReader;
 use crate::header::{KEY_HEADER, QUEUE_HEADERS, VERSION_HEADER};
+use crate::value::has_value;
 use crate::weight::headers_memory;
 
 /// The media type of a message with one event.
@@ -212,7 +213,7 @@ impl DeliveryDecoder {
             .map(|(name, value)| (name.as_str(), value))
             // The body contains all attributes of the event.
             .filter(|(name, _)| !prefixes.clone().any(|prefix| name.starts_with(prefix)))
-            .filter(|(name, _)| !QUEUE_HEADERS.contains(name))
+            .filter(|(name, value)| !QUEUE_HEADERS.contains(name) && has_value(value))
             .collect();
         let texts = self
             .other_headers(reader, &values, "", None)

@@ -474,6 +474,35 @@ fn unreadable_time_or_type_counts_as_missing() {
     assert_eq!(event.time_ms(), Some(1_764_072_000_123));
 }
 
+/// Celery and other clients write headers of the type void. Such a header counts as missing, also if its name has a
+/// meaning for Ordain.
+#[test]
+fn void_header_counts_as_missing() {
+    let void = [
+        ("eta", AMQPValue::Void),
+        ("X-Sequence-ID", AMQPValue::Void),
+        ("X-End-Of-Sequence", AMQPValue::Void),
+        ("cloudEvents:sequence", AMQPValue::LongInt(7)),
+        ("retries", AMQPValue::LongInt(0)),
+        ("timelimit", AMQPValue::FieldArray(vec![AMQPValue::Void, AMQPValue::Void].into())),
+        ("limits", AMQPValue::FieldArray(vec![AMQPValue::LongInt(30), AMQPValue::Void].into())),
+        ("list", list()),
+    ];
+    let event = decode("k", with_headers(&void)).expect("an event");
+    assert_eq!((event.sequence(), event.end()), (Some(7), false));
+    let mut headers: Vec<(&str, &str)> = event.headers().collect();
+    headers.sort_unstable();
+    assert_eq!(headers, [("limits", "[30,null]"), ("list", "[]"), ("retries", "0")]);
+
+    let structured = with_headers(&[("eta", AMQPValue::Void), ("tenant", text("blue"))])
+        .with_content_type("application/cloudevents+json".into());
+    let body =
+        br#"{"specversion":"1.0","id":"1","source":"/s","type":"t","subject":"k","sequence":"1"}"#;
+    let decoder = decoder(OrderingMode::Sequenced, EventLocations::DEFAULT);
+    let event = decoder.decode(&message(structured, body)).expect("an event");
+    assert_eq!(event.headers().collect::<Vec<_>>(), [("tenant", "blue")]);
+}
+
 /// An event that arrives over HTTP passes through the exchange. The stream must read the same event, whatever its
 /// locations are.
 #[test]

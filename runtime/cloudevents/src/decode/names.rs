@@ -26,8 +26,7 @@ impl EventDecoder {
         Ok(())
     }
 
-    /// Returns whether the decoder interprets an attribute of the event, or would interpret the attribute if the event
-    /// had it.
+    /// Returns whether the decoder interprets this member in events that contain it.
     fn interprets(&self, envelope: &EventEnvelope<'_>, member: EnvelopeMember) -> bool {
         let locations = self.locations();
         match member {
@@ -47,8 +46,8 @@ impl EventDecoder {
     }
 
     /// Returns whether the decoder would read the key of the event from an attribute with this name. The decoder reads
-    /// the key from the first place that is present. This method does not check whether an earlier place that is no
-    /// attribute is present.
+    /// the key from the first place that is present. If an earlier place is not an attribute, this method does not
+    /// check whether this place is present.
     fn reads_key_from(&self, envelope: &EventEnvelope<'_>, name: &str) -> bool {
         let names = match &self.locations().key {
             Some(key) => key.0.iter().filter_map(attribute_name).collect(),

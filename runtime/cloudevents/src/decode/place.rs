@@ -30,8 +30,8 @@ impl<'e> EnvelopeReader<'e> {
         }
     }
 
-    /// Returns the reader of a place outside the event. Only a message has such places: the check of the configuration
-    /// rejects them for other sources.
+    /// Returns the reader of a place outside the event. Only a message has such places: if the source does not read
+    /// from the broker, the check of the configuration rejects these places.
     fn outside(&self, place: &Place) -> Option<&'e dyn PlaceReader> {
         match place {
             Place::RoutingKey | Place::Header(_) | Place::Property(_) => self.outside,

@@ -1,5 +1,5 @@
 //! Checks that no two streams share a queue, and that no two streams share an exchange that divides its messages among
-//! several queues. Also finds dead letters and events of other types that can return to their stream.
+//! several queues. Also finds settings `dead_letter` and `other_types` whose events can return to their stream.
 
 use std::collections::{BTreeSet, HashSet};
 

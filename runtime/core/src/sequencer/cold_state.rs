@@ -166,7 +166,8 @@ impl ColdFields {
             replay,
             letter_read,
             settled_ahead,
-            // Without these sequences, the lane keeps the range of the early dead letters longer than necessary.
+            // The lane may lose these sequences: it then only keeps the range of the early dead letters longer than
+            // necessary.
             letter_free: _,
             trapped: again,
             retry_at,

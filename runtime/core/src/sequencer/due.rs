@@ -1,5 +1,5 @@
-//! Reads the due index of the store, and loads keys on request. The due index names the keys that their owner must
-//! process again, each with its time. Through this index, the sequencer finds due keys that are not in memory.
+//! Reads the due index of the store, and loads keys on request. The due index contains keys, each with the time at
+//! which the owner must handle the key. Through this index, the sequencer finds due keys that are not in memory.
 
 use super::Sequencer;
 use crate::effect::Effect;
@@ -8,7 +8,7 @@ use crate::event::{Key, shard_of};
 /// The delay until the next read of the due index, in ms, in five cases:
 /// - No lane is free for the read.
 /// - During the read, other keys took the last free lanes.
-/// - A lane whose key must be processed again left memory during the newest pass over the index.
+/// - A lane whose key has a due time left memory during the newest pass over the index.
 /// - The store has not searched the whole index.
 /// - A lane whose key is due, but cannot continue now, leaves memory.
 ///
@@ -31,7 +31,7 @@ pub(super) struct DueScan {
     in_pass: bool,
     /// `true` if the newest pass, which may be running, has been complete so far. A pass is complete if three
     /// conditions hold since its beginning. Every read has searched its whole part of the index. The sequencer had a
-    /// lane for each key that it read. No lane whose key must be processed again has left memory.
+    /// lane for each key that it read. No lane whose key has a due time has left memory.
     clean: bool,
 }
 

@@ -28,7 +28,7 @@ pub(super) struct LaneGap {
     /// events. `None` if no such query is necessary, or after the query.
     clock_after_letters: Option<u64>,
     /// The lowest sequence of the events that are in dead letters in the store and that the lane cannot hold yet. The
-    /// sequencer learns of these letters from the newest query to the store, and from its own commits.
+    /// sequencer knows these letters from the newest query to the store, and from its own commits.
     pub(super) next_letter: Option<u64>,
     /// The exclusive end of the sequences, from `at` on, for which the newest search of the store can show that they
     /// have no early dead letter. The search may be outstanding. 0 if no search has begun.
@@ -36,7 +36,7 @@ pub(super) struct LaneGap {
     /// `true` if no later event has arrived. The sequencer then requests the next event only because the key has
     /// received no event for `gap.tail`.
     pub(super) tail: bool,
-    /// The time when the sequencer learned that the event is missing.
+    /// The time when the sequencer found that the event is missing.
     pub(super) since: u64,
 }
 
@@ -64,8 +64,8 @@ impl LaneGap {
         }
     }
 
-    /// Returns the time at which the owner must process the gap again, in case the lane leaves memory now. Returns
-    /// `None` if the gap waits without a time limit.
+    /// Returns the time at which the owner must handle the gap if the lane leaves memory now. Returns `None` if the gap
+    /// waits without a time limit.
     pub(super) fn until(&self, now: u64) -> Option<u64> {
         match self.state {
             GapState::Clock(at) => Some(at),
@@ -178,7 +178,7 @@ impl Sequencer {
         self.act_on_exhausted(index);
     }
 
-    /// Ends the gap of the lane if it is over. Does nothing while the gap may continue.
+    /// Ends the gap of the lane if the gap is over. Does nothing while the gap may continue.
     fn close_gap(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.may_have_gap()
@@ -310,8 +310,8 @@ impl Sequencer {
         }
     }
 
-    /// Records that the source is available again. The source gets `gap.timeout` to deliver the events that it held
-    /// while it was unavailable.
+    /// Records that the source is available again. The source has the time `gap.timeout` to deliver the events that it
+    /// held while it was unavailable.
     pub(super) fn source_available(&mut self) {
         if self.gaps_held_until == u64::MAX {
             self.gaps_held_until = self.now.saturating_add(self.settings.gap.timeout);

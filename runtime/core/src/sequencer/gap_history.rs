@@ -121,8 +121,8 @@ impl Lane {
         self.next_known(first).map_or(first, |next| next - 1)
     }
 
-    /// Returns the lowest known sequence after `first`. The known sequences are the sequences of the events in memory,
-    /// the lower bound of the spilled events, the two bounds of the range of dead letters (`ahead`), and the
+    /// Returns the lowest known sequence after `first`. These sequences are known: the sequences of the events in
+    /// memory, the lower bound of the spilled events, the two bounds of the range of dead letters (`ahead`), and the
     /// `next_letter` of the gap.
     pub(super) fn next_known(&self, first: u64) -> Option<u64> {
         let held = self.held.iter().map(|held| held.sequence).find(|sequence| *sequence > first);

@@ -13,8 +13,8 @@ pub(super) struct HeldEvent {
     /// The time when the lane took the event into memory.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
-    /// The delivery that the sequencer acknowledges once the event is durable; 0 if the source has not delivered the
-    /// event yet, or if its delivery is finished.
+    /// The delivery that the sequencer acknowledges when the event is durable. 0 if the source has not delivered the
+    /// event yet, or if the delivery of the event is finished.
     pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
     /// `true` if replay found the event. If replay took the event from a dead letter, the commit of the event removes

@@ -65,7 +65,7 @@ pub(super) struct Lane {
     /// `true` if the store has no record, as far as this owner knows.
     pub(super) absent: bool,
     /// `true` if the sequencer only assumes that the store has no record, and no commit has confirmed this assumption
-    /// yet. Until a commit confirms the assumption, no event may become a dead letter because of this assumption.
+    /// yet. Until a commit confirms this assumption, the assumption must not be the reason for any dead letter.
     pub(super) absence_assumed: bool,
     /// The handler's state after all events below `done`.
     pub(super) state: Option<Bytes>,
@@ -295,8 +295,9 @@ impl Lane {
         }
     }
 
-    /// Returns whether the lane has a gap: event `front` is certainly missing, and either the lane holds a later event
-    /// or the range of dead-lettered events ends at `front` or later.
+    /// Returns whether the lane has a gap. The lane has a gap if event `front` is certainly missing, and the lane holds
+    /// a later event. The lane also has a gap if event `front` is certainly missing, and the range of dead-lettered
+    /// events ends at `front` or later.
     pub(super) fn has_gap(&self) -> bool {
         self.misses(self.front) && self.waits_beyond(self.front)
     }
@@ -324,8 +325,8 @@ impl Lane {
         self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
 
-    /// Returns whether events of the key may be unable to run now. The reason is that the key is parked, waits for a
-    /// retry or a rollout, has a gap, or has events that are only in the spill area.
+    /// Returns whether events of the key may be unable to run now. This is so if the key is parked, waits for a retry
+    /// or a rollout, has a gap, or has events that are only in the spill area.
     pub(super) fn blocked(&self) -> bool {
         self.live()
             && (self.parked()
@@ -465,15 +466,15 @@ impl Lane {
         self.next_event().is_some() || self.cold.stored_only.spans(self.done)
     }
 
-    /// Returns whether the next event has failed once in a way that does not pass with time, such as a trap (a fault of
-    /// the WebAssembly code). Compares the content as well, because another event may have taken the sequence since the
-    /// failure.
+    /// Returns whether the next event has had one failure of a kind that does not pass with time, such as a trap (a
+    /// fault of the WebAssembly code). Compares the content as well, because another event may have taken the sequence
+    /// since the failure.
     pub(super) fn has_trapped(&self) -> bool {
         self.cold.trapped.is_some() && self.cold.trapped == self.next_event()
     }
 
-    /// Returns the time at which the owner must process the key again, for the due index in the store. Returns `None`
-    /// if nothing of the key depends on time: for example, the key waits for its next event, or is parked.
+    /// Returns the time at which the owner must handle the key, for the due index in the store. Returns `None` if
+    /// nothing of the key depends on time: for example, the key waits for its next event, or is parked.
     pub(super) fn due(&self, now: u64) -> Option<u64> {
         if self.parked() || self.ended {
             let has_spilled = self.ended && self.record.spilled.count > 0;

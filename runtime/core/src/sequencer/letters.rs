@@ -1,5 +1,5 @@
-//! Creates dead letters (records of events that ended without effect), and queues the orphan dead letters, which belong
-//! to no key record, for a commit.
+//! Creates dead letters (records of events that ended without effect), and queues the orphan dead letters for a commit.
+//! An orphan dead letter belongs to no key record.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;
 use crate::version::VersionName;
 
-/// An orphan dead letter, and the delivery that the sequencer acknowledges once the letter is durable. An orphan dead
+/// An orphan dead letter, and the delivery that the sequencer acknowledges when the letter is durable. An orphan dead
 /// letter belongs to no key record.
 #[derive(Debug)]
 pub(super) struct OrphanLetter {

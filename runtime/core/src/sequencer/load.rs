@@ -31,10 +31,9 @@ impl Sequencer {
         index
     }
 
-    /// Evicts a lane whose content is durable. If the owner must process the key again at some time, schedules a read
-    /// of the due index for that time. If that time has passed, the lane cannot continue now, for example because this
-    /// process lacks the handler version. The read then waits, because otherwise the sequencer would load and evict the
-    /// lane in a busy loop.
+    /// Evicts a lane whose content is durable. If the key has a due time, schedules a read of the due index for that
+    /// time. If that time has passed, the lane cannot continue now, for example because this process lacks the handler
+    /// version. The read then waits, because otherwise the sequencer would load and evict the lane in a busy loop.
     pub(super) fn evict(&mut self, index: u32) {
         let lane = self.lanes.remove(index);
         debug_assert!(lane.durable(), "only a lane whose content is durable may be evicted");
@@ -186,7 +185,7 @@ impl Sequencer {
                 lane.cold.get_or_init().tail_at =
                     settings.gap.tail.map(|tail| now + wait.min(tail));
                 // If `gap.tail` is no longer set, nothing of the key is due. The lane then writes the key, because
-                // otherwise the entry in the due index would come due again and again.
+                // otherwise the entry in the due index would become due repeatedly.
                 lane.must_write |= lane.cold.tail_at.is_none();
             }
             KeyStatus::Active | KeyStatus::Parked | KeyStatus::Completed => {}

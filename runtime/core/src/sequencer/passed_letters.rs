@@ -214,7 +214,7 @@ impl Sequencer {
 
     /// Advances the range of the early dead letters to `until`, because the sequencer has decided about all letters
     /// below `until`. If the sequences from `until` on certainly have no letter, also advances the range past these
-    /// sequences. Removes the range if it ends before its new beginning.
+    /// sequences. Removes the range if the end of the range is before the new beginning.
     fn advance_passed(&mut self, index: u32, until: u64) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];

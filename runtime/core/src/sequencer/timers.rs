@@ -1,6 +1,6 @@
-//! The times at which the sequencer must process lanes again. Only the earliest entry of a lane is valid. An invalid
-//! entry stays until its time comes. The sequencer then finds that no deadline of the lane is over, and changes
-//! nothing. Therefore, setting and clearing a timer need no search.
+//! The times at which the sequencer must handle lanes. Only the earliest entry of a lane is valid. An invalid entry
+//! stays until its time comes. The sequencer then finds that no deadline of the lane is over, and changes nothing.
+//! Therefore, setting and clearing a timer need no search.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

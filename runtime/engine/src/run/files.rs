@@ -27,8 +27,8 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 type FileIdentity = (u64, u64);
 
 /// Opens the files of all sinks. Before this function creates or truncates the file of any sink, it makes all checks
-/// that do not need a newly created file. Counts in `status` the messages of configured streams that are in sink files
-/// and that the store lacks.
+/// that do not need a newly created file. Adds the states of the sinks to `status`. Also counts there the messages of
+/// configured streams that are in sink files and that the store lacks.
 pub(super) async fn open_sinks(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -41,7 +41,7 @@ pub(super) async fn open_sinks(
     let mut sinks = Sinks::default();
     for (name, sink_path) in sink_paths {
         let Some(sink_path) = sink_path else {
-            sinks.add_lines(&name, LineSink::Standard);
+            status.add_sink(&name, sinks.add_lines(&name, LineSink::Standard));
             continue;
         };
         let (sink, lost) = sink_path.open(store).await?;
@@ -67,7 +67,7 @@ pub(super) async fn open_sinks(
         let metadata =
             std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
         sink_path.register(file_identity(&metadata), &mut written.existing)?;
-        sinks.add_lines(&name, LineSink::File(Box::new(sink)));
+        status.add_sink(&name, sinks.add_lines(&name, LineSink::File(Box::new(sink))));
     }
     store.flush().await?;
     Ok(sinks)

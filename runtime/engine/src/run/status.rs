@@ -69,7 +69,7 @@ struct RunState {
     /// For each stream, the number of messages that sink files contained at the start and that the store lacked.
     lost_messages: BTreeMap<String, u64>,
     published: Arc<PublishedCounts>,
-    /// The states of the sinks of kind `amqp`, by the name of the sink.
+    /// The states of the sinks of the kinds `amqp` and `file`, by the name of the sink.
     sinks: BTreeMap<String, Arc<SinkHealth>>,
 }
 
@@ -144,12 +144,12 @@ impl RunStatus {
         Arc::clone(&self.lock().published)
     }
 
-    /// Returns the states of the sinks of kind `amqp`, by the name of the sink.
+    /// Returns the states of the sinks of the kinds `amqp` and `file`, by the name of the sink.
     pub fn sinks(&self) -> BTreeMap<String, Arc<SinkHealth>> {
         self.lock().sinks.clone()
     }
 
-    /// Adds the state of a sink of kind `amqp`.
+    /// Adds the state of a sink of kind `amqp` or `file`.
     pub(super) fn add_sink(&self, name: &str, health: Arc<SinkHealth>) {
         self.lock().sinks.insert(name.to_owned(), health);
     }

@@ -21,6 +21,7 @@ use ordain_config::NumberingPolicy;
 use ordain_store::{Mark, Store, retry_until_ok};
 use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::sink_health::SinkHealth;
 
 /// Size of the buffered lines, in bytes, at which the outbox publisher ends the current run early, and writes the
 /// lines.
@@ -46,6 +47,8 @@ struct BufferedLineSink {
     has_skipped: bool,
     /// The numbering of the sink's messages; `None` if the messages have no numbers.
     numbering: Option<LineNumbering>,
+    /// Shows whether the sink can be written.
+    health: Arc<SinkHealth>,
 }
 
 /// The numbering of a sink of lines: the store assigns the numbers, and this type keeps the numbers until the sink
@@ -89,8 +92,9 @@ pub(super) struct WrittenRun {
 }
 
 impl Sinks {
-    /// Adds a sink of lines.
-    pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) {
+    /// Adds a sink of lines. Returns the state of the sink.
+    pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) -> Arc<SinkHealth> {
+        let health = Arc::<SinkHealth>::default();
         self.lines.insert(
             name.to_owned(),
             BufferedLineSink {
@@ -99,8 +103,10 @@ impl Sinks {
                 written: 0,
                 has_skipped: false,
                 numbering: None,
+                health: Arc::clone(&health),
             },
         );
+        health
     }
 
     /// Enables numbering for a sink of lines.
@@ -267,7 +273,7 @@ impl Sinks {
         let mut marks = Vec::new();
         let mut replaced = Vec::new();
         for (name, lines) in &mut self.lines {
-            let BufferedLineSink { sink, buffer, written, has_skipped, .. } = lines;
+            let BufferedLineSink { sink, buffer, written, has_skipped, health, .. } = lines;
             let unwritten = &buffer[*written..];
             // A run with a skipped message needs a mark too. The store receives the marks of a file in order, each
             // together with the removal of the run's messages from the outbox. A later mark possibly no longer names
@@ -282,14 +288,15 @@ impl Sinks {
                 file.update_unmarked(runs, has_skipped);
             }
             while !unwritten.is_empty()
-                && let Some(mark) = retry_write(name, sink, LineSink::follow_path).await?
+                && let Some(mark) =
+                    retry_write(name, sink, health, stream, LineSink::follow_path).await?
             {
                 let stored = std::slice::from_ref(&mark);
                 retry_until_ok("mark of a sink file", || store.put_marks(stored)).await;
                 replaced.retain(|earlier: &Mark| earlier.name != mark.name);
                 replaced.push(mark);
             }
-            retry_write(name, sink, |sink| sink.append(unwritten)).await?;
+            retry_write(name, sink, health, stream, |sink| sink.append(unwritten)).await?;
             *written = buffer.len();
             marks.extend(sink.mark());
         }
@@ -358,11 +365,13 @@ impl BufferedLineSink {
 }
 
 /// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
-/// the outboxes fill; a partition pauses when its outbox is full. Returns an error only if standard output no longer
-/// has a reader.
+/// the outboxes fill; a partition pauses when its outbox is full. Records in `health` whether the action fails, and the
+/// stream whose messages wait. Returns an error only if standard output no longer has a reader.
 async fn retry_write<T>(
     name: &str,
     sink: &mut LineSink,
+    health: &SinkHealth,
+    stream: &Arc<str>,
     mut action: impl FnMut(&mut LineSink) -> io::Result<T>,
 ) -> Result<T, PublisherError> {
     let mut tries = 0_u32;
@@ -372,6 +381,7 @@ async fn retry_write<T>(
         let error = match block_in_place(|| action(sink)) {
             Ok(done) => {
                 if let Some(seconds) = failures.recover() {
+                    health.set_refused(false);
                     let path = sink.location();
                     tracing::info!(sink = name, path, seconds, "sink writable again");
                 }
@@ -390,6 +400,8 @@ async fn retry_write<T>(
             );
         }
         failures.record_failure();
+        health.add_stream(stream);
+        health.set_refused(true);
         tries = tries.saturating_add(1);
         tokio::time::sleep(RETRY_DELAY).await;
     }

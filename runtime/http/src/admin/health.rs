@@ -13,7 +13,7 @@ use tokio::time::timeout;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
-use ordain_config::{LoadedConfig, ResourceName, SourceConfig};
+use ordain_config::{LoadedConfig, ResourceName, SinkConfig, SourceConfig};
 use ordain_engine::run::{BrokerWait, RunPhase};
 use ordain_store::{HEALTH_MARK, Store};
 use ordain_util::source_health::{RoutingFault, SourceState};
@@ -197,7 +197,7 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     }
     for (sink, health) in app.figures.sinks() {
         let Some(since) = health.refused_since(INTERRUPTION_LIMIT) else { continue };
-        let reason = sink_reason(&sink, timestamp(since));
+        let reason = sink_reason(&app.loaded, &sink, timestamp(since));
         for stream in publishing_streams(&app.loaded, &sink, health.streams()) {
             problems.entry(stream).or_insert_with(|| reason.clone());
         }
@@ -213,8 +213,8 @@ fn stream_problems(app: &AdminState) -> StreamProblems {
     problems
 }
 
-/// Returns the reason of a stream whose source delivers no events. If the broker refuses the login, `login_refusal`
-/// contains the part of its text that callers without a token may read.
+/// Returns the reason of a stream whose source delivers no events. If the broker refuses the login, `login_refusal` is
+/// the part of the broker's text that callers without a token may read.
 fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
     format!("no events have arrived from its source since {since:.0}{}", login_cause(login_refusal))
 }
@@ -236,8 +236,15 @@ fn routing_reason(fault: RoutingFault) -> &'static str {
     }
 }
 
-/// Returns the reason why a stream is not ready if the broker refuses the exchange of one of its sinks.
-fn sink_reason(sink: &str, since: Timestamp) -> String {
+/// Returns the reason why a stream is not ready if the broker refuses the exchange of one of its sinks, or if the output
+/// of one of its sinks cannot be written.
+fn sink_reason(loaded: &LoadedConfig, sink: &str, since: Timestamp) -> String {
+    if let Some(SinkConfig::File(_)) = loaded.config.sinks.get(sink) {
+        return format!(
+            "the output of the sink {sink} has not been writable since {since:.0}, so its messages wait in the store; \
+             see the log"
+        );
+    }
     format!(
         "the broker has refused the exchange of the sink {sink} since {since:.0}, so its messages wait in the store; \
          see the log"

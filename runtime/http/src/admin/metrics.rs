@@ -21,7 +21,7 @@ use prometheus_client::registry::Registry;
 
 use super::AdminState;
 use crate::problem::ProblemDetails;
-use ordain_config::StreamConfig;
+use ordain_config::{SinkConfig, StreamConfig};
 use ordain_engine::driver::{CommitHistograms, PartitionMetrics};
 use ordain_util::histogram::Histogram;
 use ordain_util::standard_error::dropped_lines;
@@ -34,7 +34,7 @@ const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
-    /// How often this process has found lost data of a stream in a shard, by stream and shard.
+    /// The number of times that this process has found that a shard had lost data of a stream, by stream and shard.
     rollbacks: BTreeMap<(Arc<str>, u32), u64>,
     /// The counts of requests for missing events, by stream and the name of the replay source.
     replays: BTreeMap<(Arc<str>, String), ReplayCounts>,
@@ -145,6 +145,10 @@ impl MetricsSnapshot {
                 .figures
                 .sinks()
                 .into_iter()
+                .filter(|(sink, _)| {
+                    let config = app.loaded.config.sinks.get(sink.as_str());
+                    matches!(config, Some(SinkConfig::Amqp(_)))
+                })
                 .map(|(sink, health)| (sink, health.dropped()))
                 .collect(),
         };
@@ -175,8 +179,7 @@ impl MetricsSnapshot {
     }
 
     /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). The number is
-    /// the higher of two counts: the newest count of the parked keys in the store, and the present count of the parked
-    /// keys in the memory of this process.
+    /// the higher of two counts: the newest count in the store, and the present count in the memory of this process.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

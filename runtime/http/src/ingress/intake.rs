@@ -334,10 +334,10 @@ impl Intake {
         failed.map_or_else(|| Ok(log_replies.unwrap_or(queued)), Err)
     }
 
-    /// If the broker chooses the partition of each key, sets the partition in whose queue each event waits: the
-    /// partition that the record of the event's key names. If the key has no record, the event goes into the queue for
-    /// events whose partition is not known yet. In a `fifo` stream, an event whose key has a record goes into the same
-    /// queue if earlier events of its key still wait there.
+    /// If the broker chooses the partition of each key, sets the partition of each event to the partition in the record
+    /// of the event's key. The event waits in the queue of this partition. If the key has no record, the event goes
+    /// into the queue for events whose partition is not known yet. In a `fifo` stream, an event whose key has a record
+    /// goes into the same queue if earlier events of its key still wait there.
     async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
         if !self.is_spread_by_broker {
             return Ok(());

@@ -269,9 +269,9 @@ impl Cluster {
         }
     }
 
-    /// Drops a broken connection, and counts it for all slots of which the node may have data. `before` is the number
-    /// of connections of this link that broke before this connection was opened. Does nothing if another call has
-    /// already dropped or replaced the connection.
+    /// Drops a broken connection, and counts it for all slots whose data the node may have. `before` is the number of
+    /// connections of this link that broke before this connection was opened. Does nothing if another call has already
+    /// dropped or replaced the connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
@@ -354,9 +354,9 @@ impl Cluster {
     /// queries the configured hosts and the last known addresses of all nodes. The configured hosts can help if the
     /// nodes have new addresses, or if the names of the nodes do not resolve. The known addresses can help if replicas
     /// have replaced all masters. Ends the queries at an answer that names a master for each slot, if the master for
-    /// `slot` is not `failed`. Returns the best answer. An answer with a master for `slot` that is not `failed` is
-    /// better than an answer without one. Among answers that are equal in this respect, the best answer names masters
-    /// for the most slots.
+    /// `slot` is not `failed`. Returns the best answer. An answer that names a master for `slot`, other than `failed`,
+    /// is better than an answer that names no such master. Among answers that are equal in this respect, the best
+    /// answer names masters for the most slots.
     async fn find_owners(
         &self,
         slot: usize,

@@ -196,7 +196,8 @@ mod tests {
         SentinelAnswer { epoch, master: node(port), other_addresses: Vec::new(), is_complete }
     }
 
-    /// Returns a known master with port 2, which has replaced the master with port 1 in an election with this epoch.
+    /// Returns the known master after an election with this epoch, in which the master with port 2 replaced the master
+    /// with port 1.
     fn replaced_in(epoch: u64) -> KnownMaster {
         let mut known = KnownMaster::default();
         known.replace(node(1), &answer(0, 1, true));

@@ -203,7 +203,7 @@ local RECORD, BLOCK = 'record of an origin', 'block of an origin\'s messages'
 -- unpublished message.
 local TRIM_BLOCKS_THRESHOLD, TRIM_BLOCKS_LIMIT = 8, 16
 
--- For the field of each block from which this call removes messages: the new content of the block.
+-- The blocks from which this call removes messages: for the field of each block, the new content.
 local shortened = {}
 
 -- Returns the name of the field that contains a block. A block contains the ids and numbers of the messages of an
@@ -274,8 +274,8 @@ do
   end
 
   -- Removes the messages of lost commits from the blocks of an origin. A commit is lost if its number is higher than
-  -- the number of the last commit that the shard had when the owner claimed it. If commits ascend from block to block,
-  -- only the blocks at the end contain such messages; otherwise any block may contain them.
+  -- the number of the last commit that the shard had when the owner claimed the partition. If commits ascend from block
+  -- to block, only the blocks at the end contain such messages; otherwise any block may contain them.
   local function drop_lost_commits(group)
     local record = group.record
     for number = record.next - 1, record.first, -1 do
@@ -641,12 +641,12 @@ do
   end
 
   -- Compares an event with the events that the readers have under a sequence of a key. A reader has a sequence if it
-  -- has settled or spilled this sequence or a later one. Returns whether each reader that has the sequence has the
-  -- event with these digests under it. The table `digests` contains the digests as `long`, and in the form of a key
-  -- record as `short`. Returns false if no reader has the sequence. A reader may have a sequence without a digest of
-  -- its event. With `trusts_lossy`, the event of such a sequence counts as the same event if an owner has repeated lost
-  -- commits of this reader. The reason: the owner has more digests in memory than the record of the key contains, and
-  -- recognises a repeat by them.
+  -- has settled or spilled this sequence or a later one. Returns whether the event with these digests is the event of
+  -- the sequence in all readers that have the sequence. The table `digests` contains the digests as `long`, and in the
+  -- form of a key record as `short`. Returns false if no reader has the sequence. A reader may have a sequence without
+  -- a digest of its event. With `trusts_lossy`, the event of such a sequence counts as the same event if an owner has
+  -- repeated lost commits of this reader. The reason: the owner has more digests in memory than the record of the key
+  -- contains, and recognises a repeat by them.
   local function readers_have(key, digests, sequence, trusts_lossy)
     local is_found, is_same = false, true
     each_reader(key, function(data, record, unused, is_lossy)
@@ -977,8 +977,8 @@ do
           local found = not is_new and redis.call('HGET', log, field)
           local stored = found and #found == 17 and unpack8('<I8', found, 10)
           local end_time = stored or is_new and counter.ends or 0
-          -- If the key has ended again after this block was written, its counter expires later, and a later block also
-          -- contains the counter.
+          -- If the key has started anew and ended a second time after this block was written, its counter expires
+          -- later, and a later block also contains the counter.
           if end_time ~= 0 and end_time <= time then
             removed_fields[#removed_fields + 1] = field
           end

@@ -24,8 +24,8 @@ local newest = redis.call('ZRANGE', instances, -1, -1, 'WITHSCORES')
 local all_silent = newest[1] and tonumber(newest[2]) < now + lease / 2
 local grace_end = now + math.min(lease, HEARTBEAT_GRACE_MS)
 local to = all_silent and grace_end or now
--- An instance gets no additional time if its heartbeat expires at least half a lease before the newest heartbeat: the
--- instance has probably ended earlier.
+-- If the heartbeat of an instance expires at least half a lease earlier than the newest heartbeat, the instance has
+-- probably ended, and gets no additional time.
 local living = all_silent and tonumber(newest[2]) - lease / 2 or now
 local silent = redis.call('ZRANGEBYSCORE', instances, '-inf', text(to), 'WITHSCORES', 'LIMIT', 0, ARGUMENT_LIMIT)
 for i = 1, #silent, 2 do

@@ -53,7 +53,7 @@ const STATUSES: [KeyStatus; 5] = [
     KeyStatus::Completed,
 ];
 
-/// A checked view of a key record, which borrows from the bytes of the record.
+/// A view of a checked key record. The view borrows from the bytes of the record.
 #[derive(Debug, Clone)]
 pub struct KeyRecordView<'a> {
     /// [`KeyRecord::status`].

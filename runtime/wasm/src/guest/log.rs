@@ -81,7 +81,7 @@ impl EventLog {
         String::from_utf8_lossy(&self.state().stderr_tail).into_owned()
     }
 
-    /// Writes a message, which may have several lines, from the logging interface.
+    /// Writes a message from the logging interface. The message may have several lines.
     pub(super) fn message(&self, level: LogLevel, text: &str) {
         let mut state = self.state();
         let level = match level {

@@ -56,9 +56,9 @@ pub(super) fn check(message: &MessageReply) -> Result<(), String> {
 }
 
 /// Returns an error if the size of the message as an event exceeds the limit. The error contains the size. This
-/// function first computes a cheap upper bound. The exact size would need the encoded message, which is expensive, and
-/// most messages are far below the limit. The upper bound counts the data as base64, because no other form of the data
-/// is longer.
+/// function first computes a cheap upper bound. To find the exact size, the function would have to encode the message.
+/// Encoding is expensive, and most messages are far below the limit. The upper bound counts the data as base64, because
+/// no other form of the data is longer.
 pub(super) fn check_size(message: &Message, limit: usize) -> Result<(), String> {
     let data = message.data().len();
     let rest = message.memory() - data;

@@ -50,7 +50,7 @@ impl IdleInstances {
         self.count += 1;
     }
 
-    /// Drops the instances of handlers that nothing refers to any more.
+    /// Drops each instance whose handler is no longer in use: nothing refers to the handler any more.
     pub(super) fn drop_retired(&mut self) {
         self.handlers.retain(|_, idle| idle.handler.strong_count() > 0);
         self.count = self.handlers.values().map(|idle| idle.instances.len()).sum();

@@ -86,7 +86,7 @@ impl Fleet {
         Ok(())
     }
 
-    /// Ends each host in turn, and starts a new host in its place.
+    /// Replaces the hosts by new hosts, one after the other.
     pub(crate) async fn restart(&mut self, case: &Case) -> Result<()> {
         for _ in 0..self.hosts.len() {
             let oldest = self.hosts.remove(0);

@@ -32,7 +32,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(100);
 const GAPS_TIMEOUT: Duration = Duration::from_mins(1);
 const STREAM: &str = "bench";
 
-/// Returns the mean duration of `gaps` gaps, which the gap histories of the keys record.
+/// Returns the mean duration of `gaps` gaps, according to the gap histories of the keys.
 pub(super) async fn mean(plan: &Plan, common: &CommonArgs, gaps: usize) -> Result<Duration> {
     let server = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", server.local_addr()?);

@@ -189,7 +189,7 @@ impl Destination {
     }
 
     /// Forgets the messages of commits that the outbox has lost: of all commits after `commit_at_claim`. With
-    /// `keeps_mixed`, keeps them if an earlier message of their call belongs to a commit that the outbox has.
+    /// `keeps_mixed`, keeps such messages if an earlier message of their call belongs to a commit that the outbox has.
     fn forget_lost(&mut self, commit_at_claim: u64, keeps_mixed: bool) {
         let is_kept = |received: &ReceivedMessage| received.position.commit <= commit_at_claim;
         if keeps_mixed {

@@ -42,8 +42,8 @@ pub enum ChainViolation {
     MessageMistaken,
     /// A message that was sent again got a new number although its old number was free.
     NumberChanged,
-    /// The owner does not send exactly the lost messages again, or miscounts the lost messages or the messages whose
-    /// number changed.
+    /// The owner sends too few or too many messages again, or counts the lost messages or the messages with a changed
+    /// number wrongly.
     WrongResendCount,
     /// An owner sends a message although the store has lost the commit of the message, and the owner has not repeated
     /// the commit.

@@ -43,8 +43,8 @@ struct State {
     late: Option<Call>,
     /// The other producer's messages, with the numbers that the destination gave them.
     other_messages: Vec<(Message, u64)>,
-    /// Messages that were removed from the outbox before the present owner's claim. The owner does not have them in
-    /// memory, so it cannot send them again if the destination loses them.
+    /// Messages that were removed from the outbox before the present owner's claim. The owner does not have these
+    /// messages in memory, so it cannot send them again if the destination loses them.
     removed_before_claim: BTreeSet<Message>,
     /// Messages that an owner had reported as done, but that were in the outbox again when a later owner claimed the
     /// shard. The destination may have these messages twice.

@@ -24,8 +24,8 @@ pub struct ProxyCounts {
     pub requests_held: u64,
 }
 
-/// An order to lose or hold back requests, or to lose their replies: the number of requests that are still to be
-/// chosen, and the bytes that such a request must contain.
+/// An instruction to lose or hold back requests, or to lose their replies: the number of requests to which it still
+/// applies, and the bytes that such a request must contain.
 #[derive(Debug)]
 struct LossOrder {
     left: u64,
@@ -33,8 +33,8 @@ struct LossOrder {
 }
 
 impl LossOrder {
-    /// Returns whether the order applies to this request: the request contains the bytes, and the number is above 0. If
-    /// the order applies, reduces the number by one.
+    /// Returns whether the instruction applies to this request: the request contains the bytes, and the number is not
+    /// used up. If the instruction applies, reduces the number by one.
     fn take(&mut self, request: &[u8]) -> bool {
         let takes = self.left > 0 && contains(request, &self.containing);
         self.left -= u64::from(takes);

@@ -181,8 +181,8 @@ impl Checker {
         }
     }
 
-    /// Returns whether a key may park at a missing event. With the policy `Skip`, a key parks only if the next event
-    /// that has arrived is too far ahead.
+    /// Returns whether a key may be parked at a missing event. With the policy `Skip`, a key is parked only if the next
+    /// event that has arrived is too far ahead.
     fn may_park(&self, key: &Key, record: &StoredKey) -> bool {
         let gap = &self.plan.settings.gap;
         let next = record.key_record.next;

@@ -244,9 +244,9 @@ impl Checker {
                 if let (Some(key), Err(_)) = (&key, loaded) {
                     owner_model.lane_restarted(key);
                 }
-                // Another owner may have had the key since the last load. In this case, the lane starts again. It loses
-                // the failed attempts that the owner of the lane had not yet written into the key record, and the
-                // result of a turn that began during the load.
+                // Another owner may have had the key since the last load. In this case, the lane starts again. The lane
+                // then loses the failed attempts that the owner of the lane had not yet written into the key record,
+                // and the result of a turn that began during the load.
                 if let Some(key) = key.filter(|_| several) {
                     owner_model.failures.remove(&key);
                     if owner_model.turns.values().any(|running_turn| running_turn.key == key) {

@@ -75,9 +75,9 @@ impl Checker {
         self.received.named.range(beyond).any(|((_, sequence), _)| *sequence > last)
     }
 
-    /// Returns whether the sequence may have been too far ahead for its lane when the event arrived. Keys may be able
-    /// to move to another partition, to expire or to go back. A lane does not notice such a change immediately, so it
-    /// may still expect the first sequence of its key.
+    /// Returns whether the sequence may have been too far ahead for its lane when the event arrived. In some runs, keys
+    /// can move to another partition, expire or go back. A lane does not notice such a change immediately, so it may
+    /// still expect the first sequence of its key.
     pub(super) fn was_far(&self, key: &Key, sequence: u64) -> bool {
         let unsure = self.plan.partitions > 1 || self.keys_expire() || self.rollback_count > 0;
         let lowest = self.received.lowest_next.get(&(key.clone(), sequence));

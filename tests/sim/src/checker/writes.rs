@@ -375,8 +375,8 @@ impl Checker {
     /// Returns whether a sequence may have seemed near enough to be spilled. If an arriving event may repeat a spilled
     /// event, an owner spills the arriving event, and counts it as a new event. The next write of the key record
     /// corrects the count. If another owner loads the record before this write, the owner finds a count that is too
-    /// high. It may therefore take the first missing event for a later event, at most for the event directly after the
-    /// last spilled event.
+    /// high. The owner may then expect a sequence that is higher than the first missing sequence, but at most the
+    /// sequence directly after the last spilled event.
     fn seems_near(&self, key: &Key, sequence: u64, store: &Store) -> bool {
         let width = self.plan.settings.gap.max_width;
         let Some(record) = store.records.get(key) else { return false };

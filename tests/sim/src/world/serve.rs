@@ -65,7 +65,7 @@ impl World {
     }
 
     /// Returns whether a batch may move a key forward. While reads of spilled events fail, an owner loads the keys of
-    /// these events again and again. Some of its writes then only repeat the stored key record, with new times.
+    /// these events repeatedly. Some of its writes then only repeat the stored key record, with new times.
     fn moves_forward(&self, batch: &Batch) -> bool {
         let changes = |write: &KeyWrite| {
             let stored = self.store.records.get(&write.key).map(|stored| &stored.key_record);

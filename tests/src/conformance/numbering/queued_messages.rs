@@ -67,8 +67,8 @@ pub async fn messages_wait_in_order_until_removed(fixture: &mut impl Fixture) {
     let store = fixture.store();
     assert_eq!(read(store, 0, 10, 1 << 20).await, all[2..]);
 
-    // The store accepts the messages of one call either all or not at all. This call fills the queue to its limit, and
-    // the store refuses the next call.
+    // The store accepts either all messages of a call or none of them. This call fills the queue to its limit, and the
+    // store refuses the next call.
     let many = [message(&b, "2"), message(&b, "3"), message(&b, "4")];
     sender.assign(store, 3, &many).await;
     assert_eq!(sender.send_chunk(store, 4, &[message(&b, "5")]).await, AssignReply::Full);

@@ -50,7 +50,7 @@ fn run_unbind_command(text: &str) -> Result<()> {
 
 /// Before the first event, another program binds a queue to the exchange of a stream with several partitions. The queue
 /// receives all events of some keys, and no other check can detect this, because the store has no records of these
-/// keys. The host must report the queue repeatedly, and the command that it names must remove the binding.
+/// keys. The host must report the queue repeatedly, and the command in the report must remove the binding.
 #[test]
 fn queue_that_takes_keys_is_reported() -> Result<()> {
     for stream in ["", "ordering = \"fifo\""] {

@@ -241,8 +241,8 @@ fn times_of_all_types_are_read() -> Result<()> {
     Ok(())
 }
 
-/// A compressed body becomes plain data. The properties become headers of the event. A dead letter that the host
-/// publishes to an exchange has these properties again.
+/// A compressed body becomes plain data. The properties become headers of the event. If the host publishes a dead
+/// letter to an exchange, the message of the dead letter has these properties.
 #[test]
 fn properties_reach_the_handler_and_the_dead_letter() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"\ndead_letter = \"dead\"", "")?;

@@ -57,8 +57,8 @@ impl LoginBackend {
     fn stop(&mut self) -> Result<()> {
         let (stopped, thread) = self.running.take().context("the login backend is not running")?;
         stopped.store(true, Ordering::Relaxed);
-        // This connection ends the wait of the thread for the next connection. A connection of the broker may have
-        // ended the wait already.
+        // The thread waits for its next connection, and this connection ends the wait. A connection of the broker may
+        // have ended the wait already.
         let _ = TcpStream::connect((Ipv4Addr::LOCALHOST, self.port.number()));
         ensure!(thread.join().is_ok(), "the login backend panicked");
         Ok(())

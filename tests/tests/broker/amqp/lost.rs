@@ -90,6 +90,35 @@ fn blocked_publishing_loses_nothing() -> Result<()> {
     })
 }
 
+/// The broker accepts no messages when the host starts and when the host ends. Each start must consume the queue, each
+/// end must be clean, and the messages must wait in the store. After the alarm, all messages must be published.
+#[test]
+fn host_starts_and_ends_while_the_broker_blocks_publishing() -> Result<()> {
+    const EVENTS: u64 = 30;
+    for ordering in ["", FIFO] {
+        let rig = Rig::with_private_broker("", ordering, "")?;
+        rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        service.end()?;
+        // The broker reads some messages before it blocks a connection, so the messages must be large.
+        let emits = json!({ "do": "emit", "bytes": 400_000 });
+        rig.publish(&(1..=EVENTS).map(|number| line("k", number, &emits)).collect::<Vec<_>>())?;
+        rig.rabbit.limit_memory(0.0)?;
+        for _ in 0..2 {
+            let mut service = Service::start(&rig.home, &["run"])?;
+            service.until_says("publishing blocked by the broker")?;
+            service.end()?;
+        }
+        rig.rabbit.limit_memory(0.4)?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.take(&mut Vec::new(), usize::try_from(EVENTS)?)?;
+        rig.until_empty()?;
+        service.end()?;
+    }
+    Ok(())
+}
+
 /// The host declares a deleted queue again, with its binding. The producer publishes all events again, and
 /// the host recognises events that already took effect.
 #[test]
@@ -118,16 +147,16 @@ fn version_is_tested_again_before_a_missing_queue_is_declared() -> Result<()> {
         rig.until_bound("cases.marker", &["cases"])?;
         let opened = || rig.rabbit.opened_connections("ordain: which version");
         let line = in_turn(1, 1);
-        // The test must not delete the queue before the host has subscribed to it. The host would then declare the
-        // queue again without another test of the version, because its last test of the version would be recent.
+        // The test deletes the queue only after the host has subscribed to it. Before the subscription, the host's
+        // newest test of the version would be too recent, and the host would declare the queue without another test.
         rig.publish(&line)?;
         rig.until_empty()?;
         for _ in 0..2 {
             let tests = opened();
             // If the host has tested the version just before the deletion, it declares the queue without another test
             // of the version. In this case, delete the queue again. Delete only a queue that is declared and bound: if
-            // RabbitMQ 3.10 deletes a quorum queue during its declaration, it may refuse all later declarations of the
-            // queue.
+            // RabbitMQ 3.10 deletes a quorum queue during the declaration of the queue, RabbitMQ may refuse all later
+            // declarations of the queue.
             let tested = wait_until("a further test of the version", || {
                 if rig.rabbit.bound("cases")?.iter().any(|name| name == "cases") {
                     rig.client.delete_queue("cases")?;
@@ -251,9 +280,9 @@ fn declare_queue_as_host(rig: &Rig) -> Result<()> {
     declare_queue(rig, arguments)
 }
 
-/// While no host runs, the queue with waiting events is deleted. In a second case, it is also declared again in the
-/// same form. The next start must report and count the loss once, and must consume the new queue. A later start must
-/// not report the loss again.
+/// While no host runs, the queue with waiting events is deleted. In a second case, the queue is also declared again in
+/// the same form. The next start must report and count the loss once, and must consume the new queue. A later start
+/// must not report the loss again.
 #[test]
 fn queue_lost_before_a_start_is_reported() -> Result<()> {
     const LOST_WORDS: &str = "queue removed while no process of Ordain consumed it";

@@ -9,7 +9,7 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use ordain_tests::tally;
 
 /// Connects to a new virtual host, and declares the exchange and the queue of the sink, which the host never declares.
-fn declare_out(rig: &mut Rig) -> Result<()> {
+pub(super) fn declare_out(rig: &mut Rig) -> Result<()> {
     let declare = |rig: &Rig| {
         rig.client.exchange("out", ExchangeKind::Topic)?;
         rig.client.queue("out")?;

@@ -102,9 +102,9 @@ fn until_sink_refused(service: &mut Service, address: SocketAddr) -> Result<()> 
     Ok(())
 }
 
-/// The exchange of a sink belongs to another program, which may declare the exchange later. A start must not end
-/// because of the missing exchange: the stream consumes its queue, its messages wait in the store, and the stream is
-/// not ready. When the exchange exists, the host must publish all messages without a new start.
+/// The exchange of a sink belongs to another program, which may declare the exchange later. The missing exchange must
+/// not end a start: the stream consumes its queue, its messages wait in the store, and the stream is not ready. When
+/// the exchange exists, the host must publish all messages without a new start.
 #[test]
 fn sink_without_its_exchange_waits() -> Result<()> {
     let words = ["exchange \"none\"", "sink tally", "no exchange", "Declare it first"];

@@ -13,6 +13,7 @@ use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::json;
 
+use super::rebuilt::declare_out;
 use super::support::{ADMIN, FIFO, log_in, rig_of_user};
 
 /// The beginning of the log line of a stream that stops.
@@ -165,6 +166,31 @@ fn fifo_stream_whose_queue_was_replaced_before_its_start_stops() -> Result<()> {
     let mut out = Vec::new();
     rig.take(&mut out, 30)?;
     service.end()
+}
+
+/// The queue is removed while the host does not run. Either the queue alone is removed, or the whole virtual host,
+/// which an operator then creates again. The next start must succeed, and the stream must be stopped until an operator
+/// resumes it.
+#[test]
+fn fifo_stream_whose_queue_was_removed_before_its_start_stops() -> Result<()> {
+    for is_rebuilt in [false, true] {
+        let mut rig = rig()?;
+        let mut service = start(&rig)?;
+        rig.until_declared()?;
+        let lines = execute_first(&rig)?;
+        service.end()?;
+        if is_rebuilt {
+            rig.rabbit.recreate_virtual_host()?;
+            declare_out(&mut rig)?;
+        } else {
+            rig.client.delete_queue("cases")?;
+        }
+        let mut service = start(&rig)?;
+        service.until_says(STOPPED_WORDS)?;
+        rig.until_declared()?;
+        check_stopped_until_resumed(&rig, service, &lines)?;
+    }
+    Ok(())
 }
 
 /// A queue is removed while 20 messages wait in it. The log and the commands must name this number. A handler that does

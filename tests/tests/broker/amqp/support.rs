@@ -39,8 +39,8 @@ pub(super) fn declare_queue(rig: &Rig, arguments: FieldTable) -> Result<()> {
     rig.client.bind("cases", "cases", "")
 }
 
-/// Declares the exchange `cases`, and a queue `cases` with these arguments that is bound to it, as another program does
-/// for a stream with `declare = false`.
+/// Declares the exchange `cases` and a queue `cases` with these arguments, and binds the queue to the exchange. For a
+/// stream with `declare = false`, another program does the same.
 pub(super) fn declare_exchange_and_queue(rig: &Rig, arguments: FieldTable) -> Result<()> {
     rig.client.exchange("cases", ExchangeKind::Fanout)?;
     declare_queue(rig, arguments)

@@ -26,8 +26,8 @@ fn publish(home: &Home, key: &str) -> Result<()> {
     home.rows(&[&args[..], &["--json"]].concat()).map(drop)
 }
 
-/// Another program overwrites a waiting event and removes another waiting event. Both must become dead letters, and the
-/// other events must take effect.
+/// Another program overwrites a waiting event and removes another waiting event. Both of these events must become dead
+/// letters, and the other events must take effect.
 #[test]
 fn damaged_queued_events_become_dead_letters() -> Result<()> {
     let redis = Redis::start(&[])?;

@@ -1,4 +1,5 @@
-//! A test of a store that loses more messages than the process that emitted the messages keeps in memory.
+//! A test of a store that loses many messages. The process that emitted these messages keeps only some of them in
+//! memory.
 
 use anyhow::{Context, Result, bail, ensure};
 use jiff::Timestamp;

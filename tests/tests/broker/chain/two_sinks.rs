@@ -25,7 +25,7 @@ tally = { kind = "file", path = "tally.ndjson", sequenced = true }
 
 /// The first stream emits the messages of each key to both sinks in a random order. The host is killed several times.
 /// The second stream must have executed each message once, in the order of emission, and must not wait for a missing
-/// number. The type of each message states the message's place in the order of emission, and the handler `tally` hashes
+/// number. The type of each message states the message's position in the order of emission. The handler `tally` hashes
 /// the number and the type of each message.
 #[test]
 fn messages_of_both_sinks_are_numbered_once_in_order_of_emission() -> Result<()> {

@@ -1,6 +1,6 @@
-//! Tests of refusals that the ingress sends before it has read the whole request. The client must receive them, even if
-//! the client does not read before it has sent the whole request. The module also tests the answer to a service that
-//! requests the permission to send webhooks.
+//! Tests of refusals that the ingress sends before it has read the whole request. The client must receive a refusal
+//! even if the client does not read before it has sent the whole request. The module also tests the answer to a service
+//! that requests the permission to send webhooks.
 
 use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
@@ -31,6 +31,10 @@ source = { kind = "http" }
 kind = "file"
 path = "out.ndjson"
 "#;
+
+/// Replaces `[sinks` in [`CONFIG`], to add a stream that numbers its events in the order of their arrival.
+const WITH_FIFO_STREAM: &str = "[streams.arrivals]\nhandler = \"tally\"\nordering = \"fifo\"\n\
+    source = { kind = \"http\" }\n\n[sinks";
 
 /// Returns the beginning of a request: its first line, and all headers except the headers that state the length of the
 /// body.
@@ -132,5 +136,47 @@ fn webhook_sender_with_the_token_may_send_events() -> Result<()> {
     let head = head("POST", "cases", TOKEN, &format!("{EVENT_TYPE}; charset=utf-8"));
     let answer = http::send(address, format!("{head}{headers}").as_bytes())?;
     ensure!(answer.status == 202, "{answer:?}");
+    service.end()
+}
+
+/// Services that send webhooks use the forms of requests that their providers have chosen. The ingress must accept
+/// batches with a parameter of the content type. It must refuse a token in the URL, other methods, other paths, and
+/// events that a `sequenced` stream cannot order. A `fifo` stream must accept these events.
+#[test]
+fn requests_of_webhook_senders_are_accepted_or_explained() -> Result<()> {
+    let home = Home::new(&["tally"], &CONFIG.replace("[sinks", WITH_FIFO_STREAM))?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ingress(&mut service)?;
+    let batch = format!("[{}]", line("k", 1, &json!({ "n": 1 })));
+    // An event without a sequence, as Azure Event Grid sends it.
+    let grid = json!({
+        "specversion": "1.0", "id": "9aeb0fdf", "type": "Microsoft.Storage.BlobCreated",
+        "source": "/subscriptions/1/blobs", "subject": "blobServices/default/new-file.txt",
+        "time": "2026-11-25T12:00:00.123456Z", "data": { "api": "PutBlockList" },
+    })
+    .to_string();
+    let batch_type = "Application/CloudEvents-Batch+JSON; charset=UTF-8";
+    let send = |head: &str, body: &str| {
+        let request = format!("{head}content-length: {}\r\n\r\n{body}", body.len());
+        http::send(address, request.as_bytes())
+    };
+    let post = |stream: &str, token: &str, kind: &str| head("POST", stream, token, kind);
+    let slash = post("cases", TOKEN, batch_type).replace("/events ", "/events/ ");
+    let with_query = post("cases", "", batch_type)
+        .replace("authorization: Bearer \r\n", "")
+        .replace("/events ", &format!("/events?access_token={TOKEN} "));
+    for (head, body, status, words) in [
+        (post("cases", TOKEN, batch_type), &batch, 202, ""),
+        (post("arrivals", TOKEN, EVENT_TYPE), &grid, 202, ""),
+        (post("cases", TOKEN, EVENT_TYPE), &grid, 400, "no `sequence`"),
+        (with_query, &batch, 401, "Authorization: Bearer"),
+        (slash, &batch, 404, "send events with POST"),
+        (head("PUT", "cases", TOKEN, batch_type), &batch, 405, "use POST"),
+    ] {
+        let answer = send(&head, body)?;
+        ensure!(answer.status == status, "{head}: {answer:?}");
+        ensure!(answer.body.contains(words), "{words}: {answer:?}");
+    }
+    service.until("both effects", || home.lines("out.ndjson") == 2)?;
     service.end()
 }

@@ -54,9 +54,8 @@ fn events_take_effect_while_the_clock_of_redis_jumps() -> Result<()> {
         Ok(sent)
     };
     for hours in OFFSETS {
-        // When the clock jumps, the first host may already have read events from the queue that the second host
-        // accepted, and the second host may not know this yet. After the jump, the test posts events only to the two
-        // other hosts.
+        // When the clock jumps, the first host may already have read some events that the second host accepted. The
+        // second host may not know this yet. After the jump, the test posts events only to the two other hosts.
         post_part(1)?;
         clock.set(hours * HOUR_S)?;
         post_part(2)?;

@@ -54,8 +54,8 @@ fn expect_refusal_of_unreachable_sequences(store: &str) -> Result<()> {
     ] {
         ensure!(details.contains(words), "{words}: {details}");
     }
-    // The host refuses the whole request because of one wrong event, so it does not store the right event of the other
-    // key. A later event with the same sequence and other content is therefore no conflict.
+    // The host refuses the whole request because of one invalid event, so it does not store the valid event of the
+    // other key. A later event with the sequence of the valid event, but other content, is therefore no conflict.
     let event = |key, sequence, data| line(key, sequence, &json!({ "n": data }));
     let mixed = text(&[event("right", 1, 1), event("wrong", 10_002, 1)]);
     let answer = post(address, LINES_TYPE, &mixed)?;

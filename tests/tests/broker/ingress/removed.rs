@@ -37,7 +37,7 @@ fn remove_from_each_shard(ordering: &str, name: &str) -> Result<()> {
     post_until_effects(&mut service, "c", &events_in_turn("c", KEYS))?;
     check_effects(&service, "a", &early)?;
     ensure!(lost_events(admin)? == 0, "events were counted as lost: {}", service.stderr());
-    // The reader must have counted that it lost its place in the queue of each shard.
+    // The reader must have counted the loss of its position in the queue of each shard.
     if name.starts_with("log:") {
         for shard in 0..SHARDS {
             let sample = format!("ordain_rollbacks_total{{stream=\"cases\",shard=\"{shard}\"}}");

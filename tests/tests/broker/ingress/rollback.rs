@@ -120,10 +120,10 @@ fn inbox_events_accepted_after_rollback_take_effect() -> Result<()> {
     service.end()
 }
 
-/// The servers go back in time after the host has executed some of the events that they lose. More lost events wait in
-/// the servers than the host reads in advance. Later events get the numbers of lost events that the host has read. The
-/// host must execute all later events, and must count as lost exactly the lost events without effect. With a `rig`, the
-/// stream has an inbox, and the broker is down while the lost events wait.
+/// The servers go back in time after the host has executed some of the events that the servers lose. More lost events
+/// wait in the servers than the host reads in advance. Later events get the numbers of lost events that the host has
+/// read. The host must execute all later events, and must count as lost exactly the lost events without effect. With a
+/// `rig`, the stream has an inbox, and the broker is down while the lost events wait.
 fn lose_unread_events(mut servers: LossyServers, rig: Option<&Rig>) -> Result<()> {
     const EARLIER_EVENTS: usize = 20;
     const LATER_EVENTS: usize = 1_500;

@@ -157,7 +157,7 @@ fn host_finds_the_replicas_of_killed_masters() -> Result<()> {
 }
 
 /// All masters are killed and stay down, and their replicas become the masters. The replicas have joined the Cluster
-/// after the start of the host, so the host must learn them while it runs.
+/// after the start of the host, so the running host must detect the new replicas.
 #[test]
 fn host_finds_replicas_that_joined_later() -> Result<()> {
     let args = ["--wait-divisor=100", "run"];

@@ -152,8 +152,8 @@ fn fifo_stream_of_a_rebuilt_virtual_host_stops_and_resumes() -> Result<()> {
 }
 
 /// An operator removes the exchange, and both hosts connect again. The owner of partition 0 declares the exchange. The
-/// consumers of the other partitions detect the missing exchange at the same time. They must bind their queues when the
-/// exchange exists, and must report no wrong topology.
+/// consumers of the other partitions detect the missing exchange at the same time. These consumers must bind their
+/// queues when the exchange exists, and must report no wrong topology.
 #[test]
 fn removed_exchange_is_declared_again_without_an_error() -> Result<()> {
     let mut scenario = Scenario::start("")?;

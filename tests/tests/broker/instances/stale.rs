@@ -199,8 +199,8 @@ fn each_lost_lease_is_acquired_again_within_some_heartbeats() -> Result<()> {
     let epoch = |lease: &str| lease.split(' ').next().and_then(|epoch| epoch.parse::<u64>().ok());
     for partition in 0..PARTITIONS {
         let before = leases(&fleet)?;
-        // Before the owner has written its claim, only the lost lease contains its epoch, so the store may grant the
-        // same epoch again. The claims then differ in their random numbers.
+        // Before the owner has written its claim, only the lost lease contains the owner's epoch, so the store may
+        // grant the same epoch again. The claims then differ in their random numbers.
         wait_until("the claim of the partition", || {
             Ok(epoch(&before[partition]) == Some(claimed_epoch(&fleet, partition)?))
         })?;
@@ -320,8 +320,8 @@ fn isolated_retry_of_stale_owner_publishes_nothing() -> Result<()> {
     };
     fleet.rig.until_empty()?;
 
-    // The host publishes the message again 30 seconds after the refusal. From just before this retry, no reply of a
-    // server reaches the host. The lease of the host is still valid when the retry begins.
+    // The host publishes the message again 30 seconds after the refusal. From shortly before this retry on, no reply of
+    // a server reaches the host. The lease of the host is still valid when the retry begins.
     until(29.2);
     stale.to_rabbit.set(Mode::HalfOpen)?;
     stale.to_redis.set(Mode::HalfOpen)?;

@@ -158,7 +158,7 @@ fn host_is_not_ready_while_its_store_lacks_a_replica() -> Result<()> {
 }
 
 /// After a failover, the new master has no replica until the old master returns. With `durability = "replicas:1"`, the
-/// host must not be ready before.
+/// host must not be ready before the master has this replica.
 #[test]
 fn host_is_not_ready_after_a_failover_until_the_master_has_a_replica() -> Result<()> {
     let group = Sentinel::start()?;

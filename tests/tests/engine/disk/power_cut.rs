@@ -9,8 +9,9 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_servers::Port;
+use ordain_tests::host::Home;
 use ordain_tests::http;
-use ordain_tests::log::{by_key, line, text};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 use rand::seq::IndexedRandom as _;
@@ -68,6 +69,36 @@ fn acknowledged_events_survive_power_cuts() -> Result<()> {
         checked.with_context(|| format!("seed {seed}: {}", rig.service.stderr()))?;
     }
     Ok(())
+}
+
+/// A stream reads a file on another disk, which loses nothing. The power fails repeatedly while the host has unfinished
+/// work. After each failure, the host must continue at a position that its store still has. Each line must take effect
+/// once.
+#[test]
+fn lines_of_a_file_survive_power_cuts() -> Result<()> {
+    let config = format!(
+        "[store]\nkind = \"embedded\"\npath = \"{STORE}\"\n\
+         [streams.cases]\nhandler = \"tally\"\n\
+         source = {{ kind = \"file\", path = \"events.ndjson\" }}\n\
+         [sinks.tally]\nkind = \"file\"\npath = \"{SINK_FILE}\"\n"
+    );
+    let home = Home::new(&["tally"], &config)?;
+    home.write("events.ndjson", "")?;
+    let disk = SyncedDisk::create(&home, DISK, &["store", "out"])?;
+    let start = || Service::start_with(&home, &["run"], &disk.env());
+    let lines = in_turn(20, 400);
+    for part in lines.chunks(1_000) {
+        let before = home.lines(SINK_FILE);
+        home.append("events.ndjson", text(part))?;
+        let mut service = start()?;
+        service.until("further messages", || home.lines(SINK_FILE) > before)?;
+        service.kill()?;
+        disk.cut_power()?;
+    }
+    let mut service = start()?;
+    service.until("all messages", || home.lines(SINK_FILE) >= lines.len())?;
+    service.end()?;
+    tally::check(&by_key(&lines)?, &home.read(SINK_FILE))
 }
 
 /// The storage engine writes large values into separate files. Then the engine writes a new version of the table. The
@@ -256,6 +287,24 @@ fn failure_of_the_background_thread_is_reported_with_its_reason() -> Result<()> 
         checked.with_context(|| rig.service.stderr())?;
     }
     Ok(())
+}
+
+/// The store cannot write the file that contains the number of answered groups of requests. The host must report this
+/// failure once, and must continue to accept and to execute events.
+#[test]
+fn host_continues_without_the_count_of_answered_requests() -> Result<()> {
+    let mut rig = Rig::start()?;
+    let accepted = rig.while_producing(0, |rig, producer| {
+        rig.until_accepted(producer, 50)?;
+        rig.disk.make_read_only("/store/answered")?;
+        rig.service.until_says("cannot write disk/store/answered: Read-only file system")?;
+        rig.until_accepted(producer, 200)?;
+        let log = rig.service.stderr();
+        let reports = log.matches("the next start cannot always detect the loss").count();
+        ensure!(reports == 1, "{log}");
+        rig.disk.make_writable()
+    })?;
+    rig.check(&accepted)
 }
 
 /// Shows that [`failed_sync_before_power_cut_loses_nothing`] can detect a fault. The file `closed` states that the

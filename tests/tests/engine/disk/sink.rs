@@ -76,8 +76,8 @@ fn failed_sync_of_file_loses_no_line() -> Result<()> {
 const READ_ONLY: &str = "Read-only file system";
 
 /// The file system of the sink's file becomes read-only while the host runs, for example after an error of the disk.
-/// The host must accept events and keep their messages, must log the reason, and must write the messages when the file
-/// system is writable again.
+/// The host must accept events and keep their messages, must log the reason, and must not be ready. When the file
+/// system is writable again, the host must write the messages.
 #[test]
 fn messages_wait_while_the_file_system_of_the_sink_is_read_only() -> Result<()> {
     for ordering in ["sequenced", "fifo"] {
@@ -103,8 +103,18 @@ fn messages_wait_while_the_file_system_of_the_sink_is_read_only() -> Result<()> 
         send(rest)?;
         service.until_lines(1, &["sink not writable", READ_ONLY])?;
         ensure!(home.lines(SINK_FILE) == first.len(), "{}", home.read(SINK_FILE));
+        let admin = http::admin(&mut service)?;
+        let reason = "stream cases: the output of the sink tally has not been writable since 20";
+        service.until("unreadiness because of the sink", || {
+            let page = http::get(admin, "/readyz");
+            page.is_ok_and(|page| page.status == 503 && page.body.contains(reason))
+        })?;
+        ensure!(http::metric(admin, "ordain_sink_accepted")? == Some(0), "{}", service.stderr());
+        ensure!(http::get(admin, "/readyz/ingress")?.status == 200, "{}", service.stderr());
         disk.make_writable()?;
         service.until_says("sink writable again")?;
+        http::ready(&mut service)?;
+        ensure!(http::metric(admin, "ordain_sink_accepted")? == Some(1), "{}", service.stderr());
         service.until("all messages", || home.lines(SINK_FILE) == lines.len())?;
         service.end()?;
         tally::check(&by_key(&lines)?, &home.read(SINK_FILE))?;

@@ -86,7 +86,7 @@ fn part_of_a_damaged_compressed_file_is_read() -> Result<()> {
     }
     let length = compressed.metadata()?.len();
     compressed.set_len(length - length / 4)?;
-    // The file states a length of which the recovered lines are only a part.
+    // The file states a length that exceeds the length of the recovered lines.
     compressed.write_all_at(&u32::MAX.to_le_bytes(), length - length / 4 - 4)?;
     writer.run_strictly()?;
     writer.create(older, 100)?;
@@ -224,7 +224,7 @@ fn each_compressed_file_with_unread_lines_is_named() -> Result<()> {
         let name = format!("{EVENTS}.{number}.gz");
         let named: Vec<_> = errors.iter().filter(|error| error.contains(&name)).collect();
         ensure!(named.len() == 1, "{name}: {errors:?}\n{log}");
-        // The letter about a file that was never read names the inode of the compressed file. This inode may be the
+        // For a file that was never read, the letter names the inode of the compressed file. This inode may be the
         // inode of the removed file.
         let is_rest = named[0].contains(&format!("inode {inode}: the bytes from byte "));
         ensure!((number == 3) == is_rest, "{name}: {named:?}\n{log}");

@@ -125,7 +125,7 @@ impl Sequencer {
         }
     }
 
-    /// Removes the held events below `next`, which are durably settled, and finishes their deliveries.
+    /// Removes the held events below `next`, because they are durably settled, and finishes their deliveries.
     fn forget_settled(&mut self, index: u32, next: u64) {
         while let Some(held) = self.lanes[index].held.pop_below(next) {
             self.memory -= held.event.memory();

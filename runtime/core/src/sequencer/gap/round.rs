@@ -149,9 +149,9 @@ impl Sequencer {
     }
 
     /// Returns the ranges of the sequences that are certainly missing according to the data in memory. The function
-    /// examines the sequences from the gap up to the highest sequence of the lane, or up to the end of the
-    /// dead-lettered range if that end is higher. Returns at most `room` sequences. For a tail request
-    /// (`LaneGap::tail`), returns only the next sequence.
+    /// examines the sequences from the gap up to the higher of two sequences: the highest sequence of the lane, and the
+    /// end of the dead-lettered range. Returns at most `room` sequences. For a tail request (`LaneGap::tail`), returns
+    /// only the next sequence.
     fn missing_ranges(&self, index: u32, mut room: u64) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };

@@ -10,7 +10,7 @@ pub(super) const BROKER_CONNECTED: &str =
     "1 while the broker responds to this process, 0 otherwise";
 pub(super) const SINK_ACCEPTED: &str = "\
     For each sink of kind `amqp`: 0 while the broker refuses the exchange of the sink, for example because the \
-    exchange is missing; 1 otherwise";
+    exchange is missing; 1 otherwise. For each sink of kind `file`: 0 while its output cannot be written; 1 otherwise";
 pub(super) const STREAM_CONSUMING: &str = "\
     For each partition that this process owns: 1 while the partition's source can deliver events, even if it has \
     none to deliver; 0 otherwise. Also 0 while a stopped key with `spill_limit` events in the store blocks the \

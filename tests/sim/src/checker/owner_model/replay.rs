@@ -8,12 +8,12 @@ use super::super::{Checker, at};
 use super::OwnerModel;
 
 impl OwnerModel {
-    /// Returns the number of requests that may only search the store for the dead letter of the first missing event.
-    /// Such a request is not a part of a round: the owner need not wait for the clock of the gap, and does not query
-    /// the other sources. An owner makes at most one such request when it finds the gap, and one after each load of the
-    /// key record. The later requests are necessary because another owner may have written the dead letter. The record
-    /// shows whether dead letters wait. The owner makes another request when the dead letter of this event becomes
-    /// durable.
+    /// Returns the maximum number of requests that only search the store for the dead letter of the first missing
+    /// event. Such a request is not a part of a round: the owner need not wait for the clock of the gap, and does not
+    /// query the other sources. An owner makes at most one such request when it finds the gap, and one after each load
+    /// of the key record. The later requests are necessary because another owner may have written the dead letter. The
+    /// record shows whether dead letters wait. The owner makes another request when the dead letter of this event
+    /// becomes durable.
     fn allowed_letter_searches(&self, key: &Key, first: u64) -> u32 {
         let loads = self.ahead_loads.get(key).copied().unwrap_or(0);
         let letters = self.early_letters.get(&(key.clone(), first)).copied().unwrap_or(0);
@@ -83,7 +83,7 @@ impl Checker {
         // A lane repeats a round if another partition took the key over, or if the store lost the count of rounds.
         let disturbed = self.plan.partitions > 1 || self.rollback_count > 0;
         let starts = if disturbed { 4 } else { 1 };
-        // While the nearest later event is too far ahead for a skip, the key parks after its rounds. When a nearer
+        // While the nearest later event is too far ahead for a skip, the key is parked after its rounds. When a nearer
         // event arrives, the key resumes, and requests the missing events anew before it skips them.
         let reachable = first.saturating_add(gap.reachable_width());
         let may_resume =
