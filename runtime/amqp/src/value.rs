@@ -49,9 +49,9 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     if rest.is_empty() { bytes.collect() } else { None }
 }
 
-/// Returns whether a header has a value. A header of AMQP's type void has none, and counts as missing. The same applies
-/// to an array that contains only values of the type void: Celery writes such an array for a task without time limits,
-/// and a Celery worker ends with an error if it receives this header as a text.
+/// Returns whether a header has a value. A header of AMQP's type void has no value, and counts as missing. An array
+/// that contains only values of the type void also counts as missing: Celery writes such an array for a task without
+/// time limits, and a Celery worker ends with an error if it receives this header as a text.
 pub(super) fn has_value(value: &AMQPValue) -> bool {
     match value {
         AMQPValue::Void => false,

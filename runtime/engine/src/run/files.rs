@@ -27,8 +27,8 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 type FileIdentity = (u64, u64);
 
 /// Opens the files of all sinks. Before this function creates or truncates the file of any sink, it makes all checks
-/// that do not need a newly created file. Adds the states of the sinks to `status`. Also counts there the messages of
-/// configured streams that are in sink files and that the store lacks.
+/// that do not need a newly created file. Adds the states of the sinks to `status`. Also counts in `status` the
+/// messages of configured streams that are in sink files and that the store lacks.
 pub(super) async fn open_sinks(
     loaded: &LoadedConfig,
     store: &dyn Store,

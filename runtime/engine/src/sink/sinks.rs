@@ -47,7 +47,7 @@ struct BufferedLineSink {
     has_skipped: bool,
     /// The numbering of the sink's messages; `None` if the messages have no numbers.
     numbering: Option<LineNumbering>,
-    /// Shows whether the sink can be written.
+    /// Shows whether this process can write to the sink.
     health: Arc<SinkHealth>,
 }
 
