@@ -58,7 +58,7 @@ pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-cou
 /// In a message with the header [`HTTP_VERSION_HEADER`], the prefix of the names of headers that contain CloudEvents
 /// attributes. CloudEvents defines this prefix for HTTP; some libraries also use it in messages.
 pub(super) const HTTP_ATTRIBUTE_PREFIX: &str = "ce-";
-/// The header that every CloudEvent with headers of the prefix [`HTTP_ATTRIBUTE_PREFIX`] has.
+/// The header that is present in every CloudEvent whose headers have the prefix [`HTTP_ATTRIBUTE_PREFIX`].
 pub(super) const HTTP_VERSION_HEADER: &str = "ce-specversion";
 /// In every message, the prefixes of the names of headers that contain CloudEvents attributes.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

@@ -303,7 +303,7 @@ pub(super) fn report_prepared(
     }
 }
 
-/// The retries of the actions of a start.
+/// The retries of actions at the start of a run.
 struct StartRetries<'a> {
     broker: &'a BrokerEndpoint,
     /// The time for which an action is retried, from the first error of the action on. `None` means no limit.

@@ -53,7 +53,7 @@ pub(super) struct OutboxCursor {
     pub(super) destination_shard: u32,
     /// The chunks of new messages.
     chunks: Vec<OutboxChunk>,
-    /// The place of each new message: the index of its batch, and its index in the batch.
+    /// The position of each new message: the index of its batch, and its index in the batch.
     pub(super) batch_indexes: Vec<(usize, usize)>,
     /// The number of chunks of new messages that the store has numbered.
     done_chunks: usize,
