@@ -140,7 +140,7 @@ impl UnreadableRun {
     pub(super) fn describe_holding(&self, queue: &str, decoder: &DeliveryDecoder) -> String {
         format!(
             "{} {}. The stream has not read any message yet, so it leaves these messages in the queue, without a dead \
-             letter, and waits for further messages. {}",
+             letter, and waits for more messages. {}",
             self.describe_messages(queue),
             self.describe_causes(),
             self.describe_first(decoder)

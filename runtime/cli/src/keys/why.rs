@@ -220,7 +220,7 @@ fn requests_text(row: &KeyRow) -> String {
     };
     let GapRow { first, last, since, .. } = gap;
     let is_asked = gap.end() == Some(GapEnd::Open);
-    let given_up = if is_asked { "" } else { "; Ordain sends no further requests" };
+    let given_up = if is_asked { "" } else { "; Ordain sends no more requests" };
     let rounds = pluralized(u64::from(gap.rounds), "round");
     let events = events(*first, *last);
     let mut words =
@@ -245,7 +245,7 @@ fn requests_text(row: &KeyRow) -> String {
 fn remedy(row: &KeyRow, tries_again: bool, is_full: bool) -> Option<String> {
     let room = if is_full {
         "raise `spill_limit`, or set `overflow = \"dead-letter\"`, and start Ordain again, because the partition of \
-         the key accepts no further event; then "
+         the key accepts no more events; then "
     } else {
         ""
     };

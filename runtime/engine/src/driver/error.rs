@@ -34,7 +34,7 @@ pub enum DriverError {
     /// text of the error as a warning.
     #[error(
         "key {key:?} is stopped at event {event}, and its later events in the store have reached the limit \
-         `spill_limit`. With `overflow = \"pause\"`, the partition of the key then accepts no further events of any \
+         `spill_limit`. With `overflow = \"pause\"`, the partition of the key then accepts no more events of any \
          key. Remove the cause of the stop ({} shows it), or raise `spill_limit` and start Ordain again",
         why_command(.stream, .key)
     )]

@@ -357,7 +357,7 @@ impl FileSink {
         }
         tracing::info!(
             path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
-            "sink file was renamed, removed or replaced: Ordain writes further messages to the file that is now at the \
+            "sink file was renamed, removed or replaced: Ordain writes the next messages to the file that is now at the \
              path of the sink"
         );
         self.tail = TailFingerprint::read(&file, metadata.len())?;

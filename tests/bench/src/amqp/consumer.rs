@@ -24,7 +24,7 @@ use super::latency::Ages;
 /// The kind of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Kind {
-    /// Receives and acknowledges deliveries, many at once.
+    /// Receives deliveries, and acknowledges many of them together.
     Bare,
     /// Receives and acknowledges deliveries, and publishes a message for each.
     BarePublish,
