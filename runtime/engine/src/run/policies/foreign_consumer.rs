@@ -95,7 +95,10 @@ pub(super) fn foreign_consumer(
     let further = match foreign().count() {
         1 => String::new(),
         count => {
-            format!(" Number of additional consumers of other programs at this queue: {}.", count - 1)
+            format!(
+                " Number of additional consumers of other programs at this queue: {}.",
+                count - 1
+            )
         }
     };
     let text = format!(
