@@ -16,6 +16,7 @@ use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
 use ordain_store::{Partition, Store, StoreError};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::io_error::leads_to_no_file;
 use ordain_util::standard_output;
 use tokio::task::block_in_place;
 
@@ -198,7 +199,7 @@ impl ReadFiles {
         for path in paths {
             let metadata = match std::fs::metadata(&path) {
                 Err(error)
-                    if error.kind() == ErrorKind::NotFound
+                    if leads_to_no_file(&error)
                         && (pattern.is_glob() || has_older_file(&pattern)) =>
                 {
                     continue;

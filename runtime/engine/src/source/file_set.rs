@@ -52,8 +52,8 @@ pub(crate) use listed_file::rotated_files;
 /// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
 /// Minimum time between two warnings that the source waits for the folder. Also the minimum time between two warnings
-/// about files that this process has no right to read, and between two warnings about files that a program may still be
-/// uncompressing.
+/// about files that this process has no right to read, about files whose names are not UTF-8, and about files that a
+/// program may still be uncompressing.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -76,6 +76,7 @@ pub struct FileSet {
     /// The time since which a folder is missing, or another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
+    name_throttle: LogThrottle,
     unfinished_throttle: LogThrottle,
     /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
     uncompressed: BTreeSet<(u64, u64)>,
@@ -117,6 +118,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            name_throttle: LogThrottle::new(WARN_INTERVAL),
             unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
             uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
@@ -168,6 +170,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            name_throttle: LogThrottle::new(WARN_INTERVAL),
             unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
             uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
