@@ -9,11 +9,13 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{RunError, RunStatus};
 use crate::sink::{FileSink, LineSink, Sinks, UnpublishedMessages};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
-use ordain_store::{Partition, Store, StoreError};
+use ordain_store::{Mark, Partition, Store, StoreError};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
 use ordain_util::io_error::leads_to_no_file;
@@ -368,7 +370,11 @@ impl FileSinkPath<'_> {
     /// recorded length and that the store lacks.
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
-        let mark = store.mark(&FileSink::mark_name(self.path)).await?;
+        let link_mark_name = FileSink::link_mark_name(self.path);
+        let mark = match store.mark(&FileSink::mark_name(self.path)).await? {
+            None => last_mark(store, link_mark_name.as_deref()).await?,
+            mark => mark,
+        };
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
         let unpublished = if opened.needs_outbox() {
             unpublished_messages(&self.loaded.config, store).await?
@@ -379,9 +385,23 @@ impl FileSinkPath<'_> {
         let (sink, lost) = block_in_place(|| opened.finish(&unpublished)).map_err(unwritable)?;
         // Record the present length and the identity of the file now. If this process dies, the next start recognises
         // the file, and finds the lines that were added after this length.
-        store.put_marks(&[sink.mark()]).await?;
+        let mark = sink.mark();
+        let link_mark = link_mark_name.map(|name| Mark { name, value: mark.name.clone().into() });
+        let marks: Vec<Mark> = link_mark.into_iter().chain([mark]).collect();
+        store.put_marks(&marks).await?;
         Ok((sink, lost))
     }
+}
+
+/// Returns the mark of the last start, if the path of the sink is a link that now leads to another file. This mark
+/// describes the file that the last run wrote.
+async fn last_mark(
+    store: &dyn Store,
+    link_mark_name: Option<&str>,
+) -> Result<Option<Bytes>, StoreError> {
+    let Some(link_mark_name) = link_mark_name else { return Ok(None) };
+    let Some(last) = store.mark(link_mark_name).await? else { return Ok(None) };
+    store.mark(&String::from_utf8_lossy(&last)).await
 }
 
 /// Returns all messages in the outboxes of the configured streams. Includes the messages of all sinks, because the sink

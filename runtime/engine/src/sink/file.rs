@@ -272,6 +272,13 @@ impl FileSink {
         format!("sink/{}", canonical_path(path).display())
     }
 
+    /// Returns the name of the mark that contains [`mark_name`](Self::mark_name) of the last start. Returns `None` if
+    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`.
+    pub(crate) fn link_mark_name(path: &Path) -> Option<String> {
+        let own = std::path::absolute(path).ok()?;
+        (own != canonical_path(path)).then(|| format!("sink-link/{}", own.display()))
+    }
+
     /// Returns the path with which the sink was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
