@@ -218,7 +218,7 @@ impl FileSet {
             let name = found.path.file_name().and_then(OsStr::to_str);
             name.is_some_and(|name| {
                 is_earlier_in_series(newest, name)
-                    && target.newest_predecessor([name].into_iter()).is_some()
+                    && target.newest_predecessor(std::iter::once(name)).is_some()
             })
         };
         series.retain(|found| is_between(found) && !known.contains(&found.identity()));
