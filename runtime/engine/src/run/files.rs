@@ -47,6 +47,10 @@ pub(super) async fn open_sinks(
             sinks.add_lines(&name, LineSink::Standard);
             continue;
         };
+        // An earlier pass of this loop may have created the file under another name.
+        if let Ok(metadata) = std::fs::metadata(sink_path.path) {
+            sink_path.register(file_identity(&metadata), &mut written.existing)?;
+        }
         let (sink, lost) = sink_path.open(store).await?;
         let mut others = 0;
         for (stream, messages) in lost {
@@ -66,7 +70,6 @@ pub(super) async fn open_sinks(
                  lines? The lines stay in the file, and new messages are written after them"
             );
         }
-        // This check also finds a file that an earlier pass of this loop has created under another name.
         let metadata =
             std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
         sink_path.register(file_identity(&metadata), &mut written.existing)?;
@@ -305,11 +308,11 @@ impl FileSinkPath<'_> {
     }
 
     fn unwritable(&self, error: &std::io::Error) -> ConfigError {
-        self.error(&format!(
-            "cannot be written: {error}. Use a file in an existing folder to which the user who runs \
-             Ordain may write"
-        ))
-        .caused_by(error)
+        let advice = match error.kind() {
+            ErrorKind::ResourceBusy => "Stop the other process, or use another file",
+            _ => "Use a file in an existing folder to which the user who runs Ordain may write",
+        };
+        self.error(&format!("cannot be written: {error}. {advice}")).caused_by(error)
     }
 
     /// Rejects a path that does not lead to a regular file. Also rejects the file of a source or of another sink, the
