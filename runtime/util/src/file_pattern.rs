@@ -149,9 +149,9 @@ impl FilePattern {
     }
 }
 
-/// Returns whether two names belong to a series, and `earlier` is earlier than `later`. Programs that begin a new file on
-/// each day or in each hour write the date or the time into the names. The two names have the same length, differ only
-/// in digits, and have at least [`DATE_DIGITS`] digits.
+/// Returns whether two names belong to a series, and `earlier` is earlier than `later`. Programs that begin a new file
+/// on each day or in each hour write the date or the time into the names. The two names have the same length, differ
+/// only in digits, and have at least eight digits, like a date.
 pub fn is_earlier_in_series(earlier: &str, later: &str) -> bool {
     let mut pairs = earlier.bytes().zip(later.bytes());
     let is_same =
