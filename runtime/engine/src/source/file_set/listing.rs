@@ -230,8 +230,8 @@ impl FileSet {
     }
 
     /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. Leaves out a file whose
-    /// name is not UTF-8, and logs a warning: the progress of a file contains its name as text. `is_ignored` is `true` if
-    /// the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
+    /// name is not UTF-8, and logs a warning: the progress of a file contains its name as text. `is_ignored` is `true`
+    /// if the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
     /// rename the files of the folder without a pause.
     fn list_folder(
         &mut self,
