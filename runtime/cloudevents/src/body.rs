@@ -123,7 +123,13 @@ pub fn decode_body(
 /// Returns the JSON of each element of a batch. A batch is a JSON array. If the array has more than `limit` elements,
 /// returns the first `limit + 1` elements. Returns a description of the fault if the body is not a JSON array.
 pub fn batch_elements(body: &[u8], limit: usize) -> Result<Vec<&str>, String> {
-    let mut json = serde_json::Deserializer::from_slice(trim_blanks(body));
+    let body = trim_blanks(body);
+    if body.starts_with(b"{") {
+        return Err("the body is not a JSON array of CloudEvents, but begins with an object: use \
+                    application/cloudevents+json for a single event"
+            .to_owned());
+    }
+    let mut json = serde_json::Deserializer::from_slice(body);
     let parts = BoundedArray { limit }
         .deserialize(&mut json)
         .and_then(|parts| json.end().map(|()| parts))

@@ -204,7 +204,7 @@ impl EventDecoder {
             // states the number of the line in the file.
             let error = error.to_string().replace(" at line 1 column ", " at byte ");
             let error = truncated(format!("not a CloudEvent in JSON: {error}"), ERROR_LIMIT);
-            unreadable(error + hint_of_second_event(text))
+            unreadable(error + hint_of_form(text))
         })
     }
 
@@ -380,6 +380,19 @@ impl EventDecoder {
             ));
         }
         Ok(headers)
+    }
+}
+
+/// Returns a hint if the text shows a usual fault in the form of the events; otherwise an empty text.
+fn hint_of_form(text: &str) -> &'static str {
+    match text {
+        "{" => {
+            ". The line has only the beginning of an event: write each event on one line, for example with `jq -c .`"
+        }
+        array if array.starts_with('[') => {
+            ". An array is not an event: write each event on a line of its own, for example with `jq -c '.[]'`"
+        }
+        _ => hint_of_second_event(text),
     }
 }
 

@@ -177,7 +177,13 @@ fn invalid_event_is_rejected_with_a_valid_form() {
     for (line, cause, message) in [
         ("", Unreadable, "not a CloudEvent in JSON: EOF"),
         ("[]", Unreadable, "expected a JSON object"),
+        (
+            "[{}, {}]",
+            Unreadable,
+            "write each event on a line of its own, for example with `jq -c '.[]'`",
+        ),
         ("{", Unreadable, "EOF"),
+        ("{\r", Unreadable, "write each event on one line, for example with `jq -c .`"),
         ("{} {}", Unreadable, "trailing characters"),
         ("{\"a\":\u{1}}", Unreadable, "not a CloudEvent"),
         ("{}", Unreadable, "`specversion` is missing: it must be \"1.0\""),

@@ -87,9 +87,10 @@ impl FilePattern {
         has_wildcard(&self.folder.to_string_lossy())
     }
 
-    /// Returns the role of a file in the folder; `None` if the file does not belong to the source.
+    /// Returns the role of a file in the folder; `None` if the file does not belong to the source. In a name that is
+    /// not UTF-8, each invalid sequence of bytes counts as one character.
     pub fn role(&self, name: &OsStr) -> Option<FileRole> {
-        let name = name.to_str()?;
+        let name = &*name.to_string_lossy();
         if matches(&self.name, name) {
             return Some(self.glob_role(name));
         }
@@ -100,6 +101,17 @@ impl FilePattern {
         let is_compressed = COMPRESSED_EXTENSIONS.contains(&extension)
             && (matches(&self.name, plain) || self.rotation_number(plain).is_some());
         is_compressed.then_some(FileRole::Compressed)
+    }
+
+    /// Returns a pattern that the names of a series match: the names that differ from this name only in digits.
+    pub fn series(&self) -> Self {
+        let name = self.name.replace(|part: char| part.is_ascii_digit(), "?");
+        Self { folder: self.folder.clone(), name }
+    }
+
+    /// Returns the newest of `names` that is earlier than this name in the same series (see [`is_earlier_in_series`]).
+    pub fn newest_predecessor<'a>(&self, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+        names.filter(|name| is_earlier_in_series(name, &self.name)).max()
     }
 
     /// Returns the role of a file whose name matches the pattern. A pattern such as `events*` also matches the names of
@@ -135,6 +147,19 @@ impl FilePattern {
             after(plain, stem)
         })
     }
+}
+
+/// Returns whether two names belong to a series, and `earlier` is earlier than `later`. Programs that begin a new file
+/// on each day or in each hour write the date or the time into the names. The two names have the same length, differ
+/// only in digits, and have at least eight digits, like a date.
+pub fn is_earlier_in_series(earlier: &str, later: &str) -> bool {
+    let mut pairs = earlier.bytes().zip(later.bytes());
+    let is_same =
+        |(one, other): (u8, u8)| one == other || one.is_ascii_digit() && other.is_ascii_digit();
+    earlier.len() == later.len()
+        && earlier < later
+        && pairs.all(is_same)
+        && later.bytes().filter(u8::is_ascii_digit).count() >= DATE_DIGITS
 }
 
 fn has_wildcard(text: &str) -> bool {
@@ -234,6 +259,35 @@ mod tests {
         assert_eq!(pattern.target(), Some(target.clone()));
         assert_eq!(target.target(), None, "the target is no link");
         assert!(target.names(&app.join("log.1")) && !target.names(&folder.path().join("log.1")));
+    }
+
+    #[test]
+    fn names_of_a_series_have_an_order() {
+        for (earlier, later, expected) in [
+            ("e-20261128", "e-20261129", true),
+            ("e.2026-11-30T23.log", "e.2026-12-01T00.log", true),
+            ("e.1764316800", "e.1764403200", true),
+            ("e-20261129", "e-20261128", false),
+            ("e-20261128", "e-20261128", false),
+            ("d-20261128", "e-20261129", false),
+            ("e-20261128", "e-202611290", false),
+            ("e-2026112x", "e-20261129", false),
+            ("e-1.ndjson", "e-2.ndjson", false),
+        ] {
+            assert_eq!(is_earlier_in_series(earlier, later), expected, "{earlier} {later}");
+        }
+        let pattern = FilePattern::new(Path::new("log/e-20261129"));
+        assert_eq!(pattern.series().path(), Path::new("log/e-????????"));
+        let names = ["e-20261127", "e-20261128", "e-20261130", "e-9"];
+        assert_eq!(pattern.newest_predecessor(names.into_iter()), Some("e-20261128"));
+    }
+
+    #[test]
+    fn name_that_is_not_utf8_matches_a_pattern() {
+        use std::os::unix::ffi::OsStrExt as _;
+        let name = OsStr::from_bytes(b"o-caf\xe9.ndjson");
+        let role = |path: &str| FilePattern::new(Path::new(path)).role(name);
+        assert_eq!((role("o-*.ndjson"), role("o-?.ndjson")), (Some(FileRole::Live), None));
     }
 
     #[test]

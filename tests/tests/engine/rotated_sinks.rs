@@ -240,3 +240,48 @@ fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
     }
     Ok(())
 }
+
+/// The path is a link. The test lets the link lead to a new file repeatedly while the host writes, and kills the host
+/// after every other change. Each message must be in one of the files.
+#[test]
+fn change_of_a_link_loses_and_repeats_nothing() -> Result<()> {
+    let config = "[runtime]\nbatch = 3\n".to_owned() + tally::CONFIG;
+    let home = Home::new(&["tally"], &config)?;
+    let lines = in_turn(20, LOAD);
+    home.write(EVENTS, "")?;
+    let lead_to = |file: &str| -> Result<()> {
+        std::os::unix::fs::symlink(file, home.path("new"))?;
+        Ok(fs::rename(home.path("new"), home.path(SINK_FILE))?)
+    };
+    let published = |files: &[String]| files.iter().map(|file| home.lines(file)).sum::<usize>();
+    let mut files = vec!["out-0".to_owned()];
+    lead_to("out-0")?;
+    let mut service = Service::start(&home, &["run"])?;
+    thread::scope(|scope| -> Result<()> {
+        let writer = scope.spawn(|| -> Result<()> {
+            for part in lines.chunks(40) {
+                home.append(EVENTS, text(part))?;
+                thread::sleep(Duration::from_millis(20));
+            }
+            Ok(())
+        });
+        while files.len() < ROTATIONS && published(&files) < lines.len() {
+            service.until("messages", || {
+                home.lines(SINK_FILE) > 0 || published(&files) == lines.len()
+            })?;
+            let file = format!("out-{}", files.len());
+            lead_to(&file)?;
+            files.push(file);
+            if files.len() % 2 == 0 {
+                service.kill()?;
+                service = Service::start(&home, &["run"])?;
+            }
+        }
+        writer.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    })?;
+    ensure!(files.len() > 2, "the link was changed only {} times", files.len() - 1);
+    service.until("all messages", || published(&files) >= lines.len())?;
+    service.end()?;
+    let output: String = files.iter().map(|file| home.read(file)).collect();
+    tally::check(&by_key(&lines)?, &output)
+}

@@ -10,6 +10,7 @@ use ordain_tests::host::Home;
 use ordain_tests::log::line;
 use ordain_tests::seed::kill_seed;
 use ordain_tests::service::Service;
+use ordain_tests::tally;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
@@ -162,4 +163,27 @@ fn kills_between_commit_and_publication_lose_and_repeat_nothing() -> Result<()> 
     home.run_once()?;
     check(&home, "both")?;
     check(&home, "some")
+}
+
+/// Two processes with different stores have the same sink file. Without a lock, each process would overwrite messages
+/// of the other process.
+#[test]
+fn sink_file_of_another_process_is_refused() -> Result<()> {
+    let first = Home::new(&["tally"], tally::CONFIG)?;
+    first.write("events.ndjson", "")?;
+    let mut service = Service::start(&first, &["run"])?;
+    let out = first.path("out.ndjson");
+    service.until("the sink file", || out.exists())?;
+    let path = format!("path = \"{}\"", out.display());
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", &path);
+    let second = Home::new(&["tally"], &config)?;
+    second.write("events.ndjson", line("k", 1, &json!({})) + "\n")?;
+    let output = second.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.code() == Some(75), "{}: {log}", output.status);
+    ensure!(log.contains("another process of Ordain writes to this file. Stop the other"), "{log}");
+    service.end()?;
+    second.run_once()?;
+    ensure!(first.lines("out.ndjson") == 1);
+    Ok(())
 }

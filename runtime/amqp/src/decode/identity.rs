@@ -86,6 +86,11 @@ impl DeliveryDecoder {
                 }
                 let message = match &locations.id {
                     Some(location) => describe_missing_id(reader, location, self.ordering),
+                    None if headers.id.is_some() => {
+                        "there is no id, and a fifo stream detects repeats by the id: the header with the \
+                         attribute `id` of the CloudEvent is empty"
+                            .to_owned()
+                    }
                     None => "there is no id, and a fifo stream detects repeats by the id: set the property \
                              message_id"
                         .to_owned(),

@@ -308,6 +308,14 @@ fn missing_values_are_described_with_every_place() {
             "there is no key: the data at \"/order\" must contain a part of the key",
         ),
         (
+            "",
+            vec![("cloudEvents:id", text(""))],
+            "{}",
+            Cause::NoId,
+            "there is no id, and a fifo stream detects repeats by the id: the header with the attribute `id` of the \
+             CloudEvent is empty",
+        ),
+        (
             "id = [\"header:id\", \"data:/id\"]",
             vec![],
             "{}",

@@ -9,13 +9,16 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{RunError, RunStatus};
 use crate::sink::{FileSink, LineSink, Sinks, UnpublishedMessages};
 use ordain_config::{Config, ConfigError, FileOrStdio, LoadedConfig, SinkConfig, SourceConfig};
 use ordain_publish::incident::{IncidentSubject, MessagesLost, record};
-use ordain_store::{Partition, Store, StoreError};
+use ordain_store::{Mark, Partition, Store, StoreError};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::io_error::leads_to_no_file;
 use ordain_util::standard_output;
 use tokio::task::block_in_place;
 
@@ -44,6 +47,10 @@ pub(super) async fn open_sinks(
             status.add_sink(&name, sinks.add_lines(&name, LineSink::Standard));
             continue;
         };
+        // An earlier pass of this loop may have created the file under another name.
+        if let Ok(metadata) = std::fs::metadata(sink_path.path) {
+            sink_path.register(file_identity(&metadata), &mut written.existing)?;
+        }
         let (sink, lost) = sink_path.open(store).await?;
         let mut others = 0;
         for (stream, messages) in lost {
@@ -63,7 +70,6 @@ pub(super) async fn open_sinks(
                  lines? The lines stay in the file, and new messages are written after them"
             );
         }
-        // This check also finds a file that an earlier pass of this loop has created under another name.
         let metadata =
             std::fs::metadata(sink_path.path).map_err(|error| sink_path.unwritable(&error))?;
         sink_path.register(file_identity(&metadata), &mut written.existing)?;
@@ -199,7 +205,7 @@ impl ReadFiles {
         for path in paths {
             let metadata = match std::fs::metadata(&path) {
                 Err(error)
-                    if error.kind() == ErrorKind::NotFound
+                    if leads_to_no_file(&error)
                         && (pattern.is_glob() || has_older_file(&pattern)) =>
                 {
                     continue;
@@ -303,11 +309,11 @@ impl FileSinkPath<'_> {
     }
 
     fn unwritable(&self, error: &std::io::Error) -> ConfigError {
-        self.error(&format!(
-            "cannot be written: {error}. Use a file in an existing folder to which the user who runs \
-             Ordain may write"
-        ))
-        .caused_by(error)
+        let advice = match error.kind() {
+            ErrorKind::ResourceBusy => "Stop the other process, or use another file",
+            _ => "Use a file in an existing folder to which the user who runs Ordain may write",
+        };
+        self.error(&format!("cannot be written: {error}. {advice}")).caused_by(error)
     }
 
     /// Rejects a path that does not lead to a regular file. Also rejects the file of a source or of another sink, the
@@ -367,7 +373,11 @@ impl FileSinkPath<'_> {
     /// recorded length and that the store lacks.
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
-        let mark = store.mark(&FileSink::mark_name(self.path)).await?;
+        let link_mark_name = FileSink::link_mark_name(self.path);
+        let mark = match store.mark(&FileSink::mark_name(self.path)).await? {
+            None => last_mark(store, link_mark_name.as_deref()).await?,
+            mark => mark,
+        };
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
         let unpublished = if opened.needs_outbox() {
             unpublished_messages(&self.loaded.config, store).await?
@@ -378,9 +388,23 @@ impl FileSinkPath<'_> {
         let (sink, lost) = block_in_place(|| opened.finish(&unpublished)).map_err(unwritable)?;
         // Record the present length and the identity of the file now. If this process dies, the next start recognises
         // the file, and finds the lines that were added after this length.
-        store.put_marks(&[sink.mark()]).await?;
+        let mark = sink.mark();
+        let link_mark = link_mark_name.map(|name| Mark { name, value: mark.name.clone().into() });
+        let marks: Vec<Mark> = link_mark.into_iter().chain([mark]).collect();
+        store.put_marks(&marks).await?;
         Ok((sink, lost))
     }
+}
+
+/// Returns the mark of the last start, if the path of the sink is a link that now leads to another file. This mark
+/// describes the file that the last run wrote.
+async fn last_mark(
+    store: &dyn Store,
+    link_mark_name: Option<&str>,
+) -> Result<Option<Bytes>, StoreError> {
+    let Some(link_mark_name) = link_mark_name else { return Ok(None) };
+    let Some(last) = store.mark(link_mark_name).await? else { return Ok(None) };
+    store.mark(&String::from_utf8_lossy(&last)).await
 }
 
 /// Returns all messages in the outboxes of the configured streams. Includes the messages of all sinks, because the sink

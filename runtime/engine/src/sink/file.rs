@@ -18,7 +18,7 @@
 //! sink repeats the write of all lines that it had appended since the previous sync.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::{DirEntryExt, FileExt, MetadataExt};
@@ -153,6 +153,8 @@ impl FileSink {
     /// file stay, and the sink writes new messages after these contents.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
+        // The lock comes before the first read of the length: another process may still append lines.
+        lock(&file)?;
         let metadata = file.metadata()?;
         let file_length = metadata.len();
         let inode = metadata.ino();
@@ -272,6 +274,13 @@ impl FileSink {
         format!("sink/{}", canonical_path(path).display())
     }
 
+    /// Returns the name of the mark that contains [`mark_name`](Self::mark_name) of the last start. Returns `None` if
+    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`.
+    pub(crate) fn link_mark_name(path: &Path) -> Option<String> {
+        let own = std::path::absolute(path).ok()?;
+        (own != canonical_path(path)).then(|| format!("sink-link/{}", own.display()))
+    }
+
     /// Returns the path with which the sink was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
@@ -355,6 +364,7 @@ impl FileSink {
             let message = "the path no longer leads to a regular file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
+        lock(&file)?;
         tracing::info!(
             path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
             "sink file was renamed, removed or replaced: Ordain writes the next messages to the file that is now at the \
@@ -506,6 +516,18 @@ fn open_or_create(path: &Path) -> io::Result<File> {
     }
 }
 
+/// Locks a sink file. Two processes that write to the same file would overwrite each other's lines. The lock ends when
+/// the process ends. Does nothing if the file system cannot lock files, as is the case with some network file systems.
+fn lock(file: &File) -> io::Result<()> {
+    match file.try_lock() {
+        Err(TryLockError::WouldBlock) => {
+            let message = "another sink or another process of Ordain writes to this file";
+            Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
+        }
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+    }
+}
+
 fn warn_shorter(path: &Path, present: u64, published: u64) {
     tracing::warn!(
         path = %path.display(),
@@ -637,8 +659,26 @@ mod tests {
         truncate(4);
         sink.append(b"4\n").expect("appended");
         assert_eq!(fs::read_to_string(&path).expect("read"), "ke\n3\n4\n");
+        drop(sink);
         // A crash before the store has the mark leaves a file that a start accepts.
         assert_eq!(after(&path, &known.value, "5\n"), "ke\n3\n4\n5\n");
+    }
+
+    #[test]
+    fn file_of_another_sink_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let path = folder.path().join("out");
+        let sink = open(&path, None);
+        let error = FileSink::open(&path, None).expect_err("the file is locked");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        // A link of another sink leads to the file.
+        let mut other = open(&folder.path().join("other"), None);
+        fs::remove_file(folder.path().join("other")).expect("removed");
+        std::os::unix::fs::symlink("out", folder.path().join("other")).expect("a link");
+        let error = other.follow_path().expect_err("the file is locked");
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        drop(sink);
+        assert!(other.follow_path().expect("the file is free").is_some());
     }
 
     #[test]

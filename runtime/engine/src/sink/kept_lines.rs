@@ -372,6 +372,7 @@ mod tests {
         let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
         let (sink, _) = open(None).finish(&UnpublishedMessages::default()).expect("finished");
         let mark = sink.mark();
+        drop(sink);
         fs::write(&path, content).expect("written");
         // If the process crashes before the store has the new length, the next start finds the same lines.
         let mut first = None;
@@ -464,6 +465,7 @@ mod tests {
         let open = |mark: Option<&[u8]>| FileSink::open(&path, mark).expect("opened");
         let (sink, _) = open(None).finish(&UnpublishedMessages::default()).expect("finished");
         let mut mark = sink.mark();
+        drop(sink);
         let one = content(1, "1");
         let two = content(2, "2");
         fs::write(&path, lines(&[(&one, None), (&two, None)])).expect("written");

@@ -52,7 +52,7 @@ pub(crate) use listed_file::rotated_files;
 /// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
 /// Minimum time between two warnings of the same kind. The kinds are: the source waits for the folder, this process has
-/// no right to read a file, and a program may still be uncompressing a file.
+/// no right to read a file, the name of a file is not UTF-8, and a program may still be uncompressing a file.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -75,6 +75,7 @@ pub struct FileSet {
     /// The time since which a folder is missing, or another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
+    name_throttle: LogThrottle,
     unfinished_throttle: LogThrottle,
     /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
     uncompressed: BTreeSet<(u64, u64)>,
@@ -116,6 +117,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            name_throttle: LogThrottle::new(WARN_INTERVAL),
             unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
             uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),
@@ -167,6 +169,7 @@ impl FileSet {
             folder_throttle: LogThrottle::new(WARN_INTERVAL),
             folder_failures: FailureTimer::default(),
             denied_throttle: LogThrottle::new(WARN_INTERVAL),
+            name_throttle: LogThrottle::new(WARN_INTERVAL),
             unfinished_throttle: LogThrottle::new(WARN_INTERVAL),
             uncompressed: BTreeSet::new(),
             compressed: CompressedFiles::default(),

@@ -112,7 +112,7 @@ fn host_starts_and_ends_while_the_broker_blocks_publishing() -> Result<()> {
         }
         rig.rabbit.limit_memory(0.4)?;
         let mut service = Service::start(&rig.home, &["run"])?;
-        rig.take(&mut Vec::new(), usize::try_from(EVENTS)?)?;
+        rig.client.take("out", usize::try_from(EVENTS)?)?;
         rig.until_empty()?;
         service.end()?;
     }

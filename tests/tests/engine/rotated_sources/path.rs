@@ -1,6 +1,8 @@
 //! The path of the source: patterns, links, other spellings, and a changed path.
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::symlink;
 
 use anyhow::{Context as _, Result, ensure};
@@ -138,6 +140,81 @@ fn link_into_another_folder_is_followed() -> Result<()> {
     writer.rename("other/log", "other/log.2")?;
     writer.create("other/log.1", 20)?;
     writer.create("other/log", 20)?;
+    writer.home.run_once()?;
+    writer.check()
+}
+
+/// A program begins a file on each day, writes the date into its name, and lets a link lead to the newest file. No run
+/// takes place while the link leads to two of these files.
+#[test]
+fn files_that_a_link_has_passed_are_read() -> Result<()> {
+    let mut writer = Writer::new("current", 40)?;
+    let lead_to = |writer: &Writer, name: &str| -> Result<()> {
+        symlink(name, writer.home.path("new"))?;
+        writer.rename("new", "current")
+    };
+    // The link led to this file before the first start.
+    writer.home.write("log-20261126", "no event\n")?;
+    writer.create("log-20261127", 20)?;
+    lead_to(&writer, "log-20261127")?;
+    writer.home.run_once()?;
+    writer.append("log-20261127", 10)?;
+    writer.create("log-20261128", 20)?;
+    writer.create("log-20261129", 20)?;
+    writer.create("log-20261130", 20)?;
+    lead_to(&writer, "log-20261130")?;
+    writer.home.run_once()?;
+    ensure!(writer.home.run_once()?["delivered"] == 0);
+    // The program prepares the file of the next day.
+    writer.home.write("log-20261202", "no event\n")?;
+    writer.append("log-20261130", 10)?;
+    writer.create("log-20261201", 20)?;
+    lead_to(&writer, "log-20261201")?;
+    let mut service = writer.start()?;
+    writer.until_all(&mut service)?;
+    writer.append("log-20261201", 10)?;
+    writer.finish(&mut service)
+}
+
+/// A link leads in a circle: one link of a pattern, and for a while the path itself. No event is lost, and the run
+/// continues.
+#[test]
+fn link_in_a_circle_does_not_end_the_run() -> Result<()> {
+    for path in ["events*.ndjson", EVENTS] {
+        let mut writer = Writer::new(path, 40)?;
+        symlink("events-circle.ndjson", writer.home.path("events-circle.ndjson"))?;
+        writer.create(EVENTS, 20)?;
+        let mut service = writer.start()?;
+        writer.until_all(&mut service)?;
+        fs::remove_file(writer.home.path(EVENTS))?;
+        symlink(EVENTS, writer.home.path(EVENTS))?;
+        // The source reads this file while the path leads in a circle.
+        writer.create("older", 20)?;
+        writer.rename("older", "events.ndjson.1")?;
+        writer.until_all(&mut service)?;
+        writer.create("new", 20)?;
+        writer.rename("new", EVENTS)?;
+        writer.finish(&mut service).with_context(|| path.to_owned())?;
+    }
+    Ok(())
+}
+
+/// The checkpoint contains the names of the files as text, so the source cannot read a file whose name is not UTF-8.
+#[test]
+fn file_whose_name_is_not_utf8_is_reported() -> Result<()> {
+    let mut writer = Writer::new("orders-*.ndjson", 40)?;
+    writer.create("orders-a.ndjson", 20)?;
+    let folder = writer.home.folder().to_owned();
+    let latin1 = folder.join(OsStr::from_bytes(b"orders-caf\xe9.ndjson"));
+    let next = writer.next(20);
+    fs::write(&latin1, next)?;
+    let output = writer.home.output(&["run", "--once"])?;
+    let log = String::from_utf8_lossy(&output.stderr);
+    ensure!(
+        output.status.success() && log.contains("file skipped: its name is not UTF-8"),
+        "{log}"
+    );
+    fs::rename(&latin1, writer.home.path("orders-b.ndjson"))?;
     writer.home.run_once()?;
     writer.check()
 }

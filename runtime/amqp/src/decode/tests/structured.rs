@@ -131,7 +131,8 @@ fn invalid_body_and_batch_are_rejected() {
     for (kind, body, words) in [
         ("application/cloudevents+json", "{}", "`specversion` is missing"),
         ("Application/CloudEvents+JSON", "no JSON", "not a CloudEvent in JSON"),
-        ("application/cloudevents-batch+json", "{}", "the body is not a JSON array of CloudEvents"),
+        ("application/cloudevents-batch+json", "{}", "application/cloudevents+json for a single"),
+        ("application/cloudevents-batch+json", "7", "the body is not a JSON array of CloudEvents"),
     ] {
         let error = decode(kind, body).expect_err(words);
         assert_eq!(error.cause, Cause::Unreadable);

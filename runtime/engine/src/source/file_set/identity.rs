@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use ordain_cloudevents::is_blank_byte;
 use ordain_store::checkpoint::{FileProgress, ReadFingerprint, created_ns};
+use ordain_util::io_error::leads_to_no_file;
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
 /// Returns the fingerprint of the bytes of a file before the position `end`.
@@ -36,7 +37,7 @@ pub(crate) fn find_by_identity(
     let Some(folder) = Path::new(&progress.path).parent() else { return Ok(None) };
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
-        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) if leads_to_no_file(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
     for entry in entries {
@@ -47,7 +48,7 @@ pub(crate) fn find_by_identity(
         let path = entry.path();
         let metadata = match fs::metadata(&path) {
             Ok(metadata) => metadata,
-            Err(error) if is_gone(&error) => continue,
+            Err(error) if leads_to_no_file(&error) => continue,
             Err(error) => return Err(error),
         };
         if is_same_inode(progress, &metadata)
@@ -72,13 +73,13 @@ pub(super) fn open_at(path: &Path, device: u64, inode: u64) -> io::Result<Option
     match fs::metadata(path) {
         Ok(metadata) if is_file(&metadata) => {}
         Ok(_) => return Ok(None),
-        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) if leads_to_no_file(&error) => return Ok(None),
         Err(error) => return Err(error),
     }
     match File::open(path) {
         Ok(file) if is_file(&file.metadata()?) => Ok(Some(Arc::new(file))),
         Ok(_) => Ok(None),
-        Err(error) if is_gone(&error) => Ok(None),
+        Err(error) if leads_to_no_file(&error) => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -162,8 +163,4 @@ pub(super) fn if_permitted<T>(opened: io::Result<Option<T>>) -> io::Result<Optio
         Err(error) if is_denied(&error) => Ok(None),
         opened => opened,
     }
-}
-
-pub(super) fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound
 }

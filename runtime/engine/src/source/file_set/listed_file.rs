@@ -10,8 +10,9 @@ use std::time::SystemTime;
 
 use ordain_store::checkpoint::FileProgress;
 use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::io_error::leads_to_no_file;
 
-use super::identity::{is_gone, open_at};
+use super::identity::open_at;
 
 /// A file of the source in the newest listing of the folder.
 pub(super) struct ListedFile {
@@ -91,7 +92,7 @@ fn list_matching(
     let mut matching = Vec::new();
     let entries = match fs::read_dir(pattern.folder()) {
         Ok(entries) => entries,
-        Err(error) if is_gone(&error) => return Ok(None),
+        Err(error) if leads_to_no_file(&error) => return Ok(None),
         Err(error) => return Err(error),
     };
     for entry in entries {
@@ -100,8 +101,8 @@ fn list_matching(
         let path = pattern.path_of(&name);
         match fs::metadata(&path) {
             Ok(metadata) if !metadata.is_file() => {}
-            // A link whose target is missing keeps its name.
-            Err(error) if is_gone(&error) => {
+            // A link that leads to no file keeps its name.
+            Err(error) if leads_to_no_file(&error) => {
                 if !fs::symlink_metadata(&path).is_ok_and(|metadata| metadata.is_symlink()) {
                     return Ok(None);
                 }

@@ -1,6 +1,7 @@
 //! The listing of the folders of a source. A listing never contains a file from another device that is mounted there.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -9,11 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ordain_store::checkpoint::created_ns;
-use ordain_util::file_pattern::{FilePattern, FileRole};
+use ordain_util::file_pattern::{FilePattern, FileRole, is_earlier_in_series};
+use ordain_util::io_error::leads_to_no_file;
 
 use super::FileSet;
 use super::gzip::content_head;
-use super::identity::{head, is_denied, is_gone};
+use super::identity::{head, is_denied};
 use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_reading_order};
 use super::tracked_file::TrackedFile;
 
@@ -64,6 +66,11 @@ impl FileSet {
             let is_ignored = self.is_first_start || is_new;
             let is_wanted = |role| role != FileRole::Live && is_wanted(role);
             if !self.list_folder(target, is_ignored, is_wanted, &mut listed)? {
+                return Ok(None);
+            }
+            if is_wanted(FileRole::Rotated { number: 0 })
+                && !self.list_predecessors(target, &mut listed)?
+            {
                 return Ok(None);
             }
         }
@@ -163,8 +170,8 @@ impl FileSet {
     /// Returns whether a folder exists and is still on the device of the first call. Otherwise logs a warning.
     fn is_available(&mut self, folder: &Path) -> io::Result<bool> {
         let device = match fs::metadata(folder) {
-            Ok(metadata) => Some(metadata.dev()),
-            Err(error) if is_gone(&error) => None,
+            Ok(metadata) => metadata.is_dir().then(|| metadata.dev()),
+            Err(error) if leads_to_no_file(&error) => None,
             Err(error) => return Err(error),
         };
         let before = self.folder_devices.get(folder).copied();
@@ -183,8 +190,48 @@ impl FileSet {
         Ok(false)
     }
 
-    /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. `is_ignored` is `true` if
-    /// the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
+    /// Adds to `listed`, as older files, the files to which the link of the path has led since the last scan. A program
+    /// may write the date or the time into the names of its files, and may let the link lead to the newest file. The
+    /// names of these files are between the name of the newest tracked file before `target` and the name of `target`.
+    /// Returns `false` if programs rename the files of the folder without a pause.
+    fn list_predecessors(
+        &mut self,
+        target: &FilePattern,
+        listed: &mut Vec<ListedFile>,
+    ) -> io::Result<bool> {
+        let name_of = |tracked: &TrackedFile| {
+            let path = Path::new(&tracked.progress.path);
+            let is_beside = path.parent() == Some(target.folder());
+            let name = path.file_name().filter(|_| is_beside)?;
+            Some(name.to_str()?.to_owned())
+        };
+        let names: Vec<String> = self.files.iter().filter_map(name_of).collect();
+        let newest = target.newest_predecessor(names.iter().map(String::as_str));
+        let Some(newest) = newest else { return Ok(true) };
+        let mut series = Vec::new();
+        let is_live = |role: FileRole| role == FileRole::Live;
+        if !self.list_folder(&target.series(), false, is_live, &mut series)? {
+            return Ok(false);
+        }
+        let known: BTreeSet<_> = listed.iter().map(ListedFile::identity).collect();
+        let is_between = |found: &ListedFile| {
+            let name = found.path.file_name().and_then(OsStr::to_str);
+            name.is_some_and(|name| {
+                is_earlier_in_series(newest, name)
+                    && target.newest_predecessor(std::iter::once(name)).is_some()
+            })
+        };
+        series.retain(|found| is_between(found) && !known.contains(&found.identity()));
+        let older = series
+            .into_iter()
+            .map(|found| ListedFile { role: FileRole::Rotated { number: 0 }, ..found });
+        listed.extend(older);
+        Ok(true)
+    }
+
+    /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. Leaves out a file whose
+    /// name is not UTF-8, and logs a warning: the progress of a file contains its name as text. `is_ignored` is `true`
+    /// if the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
     /// rename the files of the folder without a pause.
     fn list_folder(
         &mut self,
@@ -198,6 +245,16 @@ impl FileSet {
             return Ok(false);
         };
         for (path, role, metadata) in matching {
+            if path.file_name().and_then(OsStr::to_str).is_none() {
+                if self.name_throttle.allow() {
+                    tracing::warn!(
+                        stream = self.stream, path = %path.display(),
+                        "file skipped: its name is not UTF-8, so Ordain cannot record how far it has read the file; \
+                         rename the file"
+                    );
+                }
+                continue;
+            }
             let Some(metadata) = self.unless_denied(&path, role, metadata.map(Some))? else {
                 continue;
             };
