@@ -104,6 +104,7 @@ impl FilePattern {
     }
 
     /// Returns a pattern that the names of a series match: the names that differ from this name only in digits.
+    #[must_use]
     pub fn series(&self) -> Self {
         let name = self.name.replace(|part: char| part.is_ascii_digit(), "?");
         Self { folder: self.folder.clone(), name }
