@@ -101,6 +101,10 @@ fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");
     }
+    // Redis 7 does not name the command that a script could not run.
+    if words.contains("can't run this command or subcommand") {
+        return Some("ACL LOG on the server names the command");
+    }
     match tls_error(error)? {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
             "The server requires a client certificate, but Ordain has none: set tls-auth-clients no in the server",
