@@ -47,6 +47,12 @@ const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
 /// The text by which this module recognises a refusal because of the type of an exchange.
 const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
+/// The end of each text with which the broker refuses to declare a queue or an exchange above a limit, such as `queue
+/// limit in vhost '/' (100) is reached` or `exchange limit of 100 is reached`.
+const REACHED_LIMIT_SUFFIX: &str = "is reached";
+/// The text by which this module recognises that the broker refuses to open a channel above a limit. The broker then
+/// also closes the connection.
+const CHANNEL_LIMIT: &str = "number of channels opened";
 
 /// The reason why a request to the broker failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -76,10 +82,13 @@ pub enum BrokerError {
 /// The cause of a refusal, derived from the reply code of AMQP 0-9-1, the broker's text and the refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The broker accepts the login, but refuses to open a connection: a limit of connections is reached, or the
-    /// virtual host does not exist. An operator of the broker can remove each of these causes at any time, so a retry
-    /// may help.
+    /// The broker accepts the login, but refuses to open a connection or a channel: a limit of connections or channels
+    /// is reached, or the virtual host does not exist. An operator of the broker can remove each of these causes at any
+    /// time, so a retry may help.
     Connection,
+    /// The broker has as many queues or exchanges as a limit allows. An operator of the broker can raise the limit at
+    /// any time, so a retry may help.
+    Limit,
     /// A permission is missing, or the virtual host was removed. An operator of the broker can restore the permission
     /// or the virtual host at any time, so a retry may help.
     Access,
@@ -105,13 +114,13 @@ impl BrokerError {
         match self {
             Self::LoginRefused { .. } | Self::Unavailable(_) => true,
             Self::Refused { cause, .. } => {
-                use RefusalCause::{Access, Connection, ForeignNotFound, WhileOthersRun};
-                matches!(cause, Connection | Access | ForeignNotFound | WhileOthersRun)
+                use RefusalCause::{Access, Connection, ForeignNotFound, Limit, WhileOthersRun};
+                matches!(cause, Connection | Limit | Access | ForeignNotFound | WhileOthersRun)
             }
         }
     }
 
-    /// Returns whether the broker refused to open a connection.
+    /// Returns whether the broker refused to open a connection or a channel.
     pub(super) fn is_connection_refused(&self) -> bool {
         matches!(
             self,
@@ -389,6 +398,9 @@ impl BrokerEndpoint {
                 None
             }
             ErrorKind::ProtocolError(error) => match error.kind() {
+                AMQPErrorKind::Hard(NOTALLOWED) if reason.contains(CHANNEL_LIMIT) => {
+                    Some(RefusalCause::Connection)
+                }
                 AMQPErrorKind::Soft(ACCESSREFUSED) | AMQPErrorKind::Hard(NOTALLOWED) => {
                     Some(RefusalCause::Access)
                 }
@@ -403,6 +415,11 @@ impl BrokerEndpoint {
                     if reason.contains(UNKNOWN_EXCHANGE_TYPE) =>
                 {
                     Some(RefusalCause::Unsupported)
+                }
+                AMQPErrorKind::Soft(PRECONDITIONFAILED)
+                    if reason.ends_with(REACHED_LIMIT_SUFFIX) =>
+                {
+                    Some(RefusalCause::Limit)
                 }
                 AMQPErrorKind::Soft(PRECONDITIONFAILED) => Some(RefusalCause::OtherForm),
                 AMQPErrorKind::Hard(COMMANDINVALID) => Some(RefusalCause::Unsupported),
@@ -479,7 +496,52 @@ mod tests {
     }
 
     fn soft_error(kind: AMQPSoftError, words: &str) -> lapin::Error {
-        ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), words.into())).into()
+        protocol_error(AMQPErrorKind::Soft(kind), words)
+    }
+
+    fn protocol_error(kind: AMQPErrorKind, words: &str) -> lapin::Error {
+        ErrorKind::ProtocolError(AMQPError::new(kind, words.into())).into()
+    }
+
+    /// RabbitMQ reports a reached limit with the codes of other causes. The texts come from RabbitMQ 3.10.8 and 4.0.
+    #[test]
+    fn reached_limit_is_no_other_form_and_no_missing_right() {
+        let precondition = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
+        let not_allowed = AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED);
+        for (kind, words, expected) in [
+            (
+                precondition.clone(),
+                "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost '/' (2) is reached",
+                RefusalCause::Limit,
+            ),
+            (
+                precondition.clone(),
+                "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in cluster (10,000) is reached",
+                RefusalCause::Limit,
+            ),
+            (
+                precondition.clone(),
+                "PRECONDITION_FAILED - cannot declare exchange 'x' in vhost '/': exchange limit of 10 is reached",
+                RefusalCause::Limit,
+            ),
+            (
+                precondition,
+                "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': received none but \
+                 current is the value '1000' of type 'signedint'",
+                RefusalCause::OtherForm,
+            ),
+            (
+                not_allowed.clone(),
+                "NOT_ALLOWED - number of channels opened for user 'u' has reached the maximum allowed user limit of (1)",
+                RefusalCause::Connection,
+            ),
+            (not_allowed, "NOT_ALLOWED - vhost / not found", RefusalCause::Access),
+        ] {
+            match endpoint().error(&protocol_error(kind, words)) {
+                BrokerError::Refused { cause, .. } => assert_eq!(cause, expected, "{words}"),
+                error => panic!("{error}"),
+            }
+        }
     }
 
     /// RabbitMQ's usual words about a refused login are public, because they contain no names. The words of another

@@ -758,7 +758,13 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
             RefusalCause::WhileOthersRun => {
                 "start this process again when the other processes have ended"
             }
-            RefusalCause::Connection => "allow the user of `broker.url` to open the connection",
+            RefusalCause::Connection => {
+                "allow the user of `broker.url` to open the connection and its channels"
+            }
+            RefusalCause::Limit => {
+                "raise the limit in the broker (for a virtual host with `rabbitmqctl set_vhost_limits`), or delete \
+                 queues and exchanges that no program needs"
+            }
             RefusalCause::Access => {
                 "give the user of `broker.url` the permission, or restore a missing virtual host; or declare the \
                  queues, exchange and bindings of the stream yourself, and set declare = false"

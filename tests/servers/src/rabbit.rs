@@ -367,6 +367,20 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Limits the number of queues of the virtual host. `None` removes the limit.
+    pub fn limit_queues(&self, limit: Option<u32>) -> Result<()> {
+        let host = binary(&self.virtual_host);
+        let acting = binary(USER);
+        let done = self.server.evaluate(&match limit {
+            Some(limit) => format!(
+                "rabbit_vhost_limit:parse_set({host}, <<\"{{\\\"max-queues\\\":{limit}}}\">>, {acting})."
+            ),
+            None => format!("rabbit_vhost_limit:clear({host}, {acting})."),
+        })?;
+        ensure!(done == "ok", "cannot change the limit of queues: {done}");
+        Ok(())
+    }
+
     /// Deletes the virtual host with all its queues, and creates an empty virtual host with the same name. The users
     /// that a test added lose their rights.
     pub fn recreate_virtual_host(&self) -> Result<()> {

@@ -336,6 +336,25 @@ fn new_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
     Ok(())
 }
 
+/// The virtual host has as many queues as its limit allows, so the broker refuses a new stream. The log must not advise
+/// to delete a queue of the stream, because the stream has no queue in another form. When the limit is removed, the
+/// stream must begin without a new start.
+#[test]
+fn new_stream_waits_for_a_limit_of_queues() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "")?;
+    rig.rabbit.limit_queues(Some(1))?;
+    let parts = ["queue limit in vhost", "(1) is reached", "raise the limit"];
+    let (mut service, _) = start_refused(&rig.home, &parts)?;
+    ensure!(!service.stderr().contains("choose another name"), "{}", service.stderr());
+    rig.rabbit.limit_queues(None)?;
+    service.until_says("new stream accepted by the broker")?;
+    rig.until_declared()?;
+    let lines = in_turn(3, 5);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.end()
+}
+
 /// Events over HTTP leave data of a refused new stream in the store. After a new start, the stream must nevertheless
 /// consume nothing, because its queue belongs to another program. When the broker accepts the stream, the events over
 /// HTTP must take effect.
