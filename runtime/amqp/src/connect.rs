@@ -45,8 +45,9 @@ const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 /// The text by which this module recognises that an exchange exists with another type.
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
-/// The text by which this module recognises a refusal because of the type of an exchange.
-const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
+/// The texts by which this module recognises that the broker does not support the type of an exchange. The second text
+/// concerns a type that the broker supported before.
+const UNSUPPORTED_EXCHANGE_TYPES: [&str; 2] = ["unknown exchange type", "invalid exchange type"];
 /// The end of each text with which the broker refuses to declare a queue or an exchange above a limit, such as `queue
 /// limit in vhost '/' (100) is reached` or `exchange limit of 100 is reached`.
 const REACHED_LIMIT_SUFFIX: &str = "is reached";
@@ -149,10 +150,16 @@ impl BrokerError {
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
     }
 
-    /// Returns whether the broker refused the declaration of an exchange that exists with another type.
+    /// Returns whether the broker refused the declaration of an exchange because of its type: the exchange exists with
+    /// another type, or the broker does not support the type, for example because a plugin is missing since an upgrade.
+    /// An exchange of a type that the broker does not support routes no messages.
     pub(super) fn is_other_exchange_type(&self) -> bool {
-        let Self::Refused { cause: RefusalCause::OtherForm, reason } = self else { return false };
-        reason.contains(OTHER_EXCHANGE_TYPE)
+        let Self::Refused { cause, reason } = self else { return false };
+        match cause {
+            RefusalCause::OtherForm => reason.contains(OTHER_EXCHANGE_TYPE),
+            RefusalCause::Unsupported => names_unsupported_exchange_type(reason),
+            _ => false,
+        }
     }
 
     /// Returns whether the broker has the queue, but cannot use it now, for example because the node of the queue has
@@ -410,9 +417,9 @@ impl BrokerEndpoint {
                 {
                     Some(RefusalCause::NotFound)
                 }
-                // RabbitMQ 4 reports an unknown exchange type with the general code `PRECONDITION_FAILED`.
+                // RabbitMQ 4 reports an unsupported exchange type with the general code `PRECONDITION_FAILED`.
                 AMQPErrorKind::Soft(PRECONDITIONFAILED)
-                    if reason.contains(UNKNOWN_EXCHANGE_TYPE) =>
+                    if names_unsupported_exchange_type(&reason) =>
                 {
                     Some(RefusalCause::Unsupported)
                 }
@@ -445,6 +452,11 @@ fn error_words(error: &lapin::Error) -> String {
         _ => error.to_string(),
     };
     escape_invisible(&truncated(words, ERROR_TEXT_LIMIT)).into_owned()
+}
+
+/// Returns whether the broker's words state that it does not support the type of an exchange.
+fn names_unsupported_exchange_type(words: &str) -> bool {
+    UNSUPPORTED_EXCHANGE_TYPES.iter().any(|text| words.contains(text))
 }
 
 /// Returns whether the library refused an action only because the channel or connection is closed. The cause is then in
@@ -503,6 +515,39 @@ mod tests {
         ErrorKind::ProtocolError(AMQPError::new(kind, words.into())).into()
     }
 
+    /// A broker that has lost the plugin of an exchange type refuses the declaration. RabbitMQ 3 and 4 use different
+    /// codes.
+    #[test]
+    fn unsupported_exchange_type_is_a_fault_of_the_type() {
+        for (kind, words, is_fault) in [
+            (
+                AMQPErrorKind::Hard(AMQPHardError::COMMANDINVALID),
+                "COMMAND_INVALID - invalid exchange type 'x-modulus-hash'",
+                true,
+            ),
+            (
+                AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED),
+                "PRECONDITION_FAILED - invalid exchange type 'x-modulus-hash'",
+                true,
+            ),
+            (
+                AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED),
+                "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but \
+                 current is 'topic'",
+                true,
+            ),
+            (
+                AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED),
+                "PRECONDITION_FAILED - inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'true' but \
+                 current is 'false'",
+                false,
+            ),
+        ] {
+            let error = endpoint().error(&protocol_error(kind, words));
+            assert_eq!(error.is_other_exchange_type(), is_fault, "{error}");
+        }
+    }
+
     /// RabbitMQ reports a reached limit with the codes of other causes. The texts come from RabbitMQ 3.10.8 and 4.0.
     #[test]
     fn reached_limit_is_no_other_form_and_no_missing_right() {
@@ -532,7 +577,8 @@ mod tests {
             ),
             (
                 not_allowed.clone(),
-                "NOT_ALLOWED - number of channels opened for user 'u' has reached the maximum allowed user limit of (1)",
+                "NOT_ALLOWED - number of channels opened for user 'u' has reached the maximum allowed user limit of \
+                 (1)",
                 RefusalCause::Connection,
             ),
             (not_allowed, "NOT_ALLOWED - vhost / not found", RefusalCause::Access),

@@ -75,8 +75,9 @@ pub(super) enum TopologyChange {
         /// The broker's words.
         reason: String,
     },
-    /// The stream's exchange exists with another type than the stream needs, so the broker refuses its declaration. The
-    /// exchange then routes no events to the queues, or routes them to the wrong queues.
+    /// The stream's exchange exists with another type than the stream needs, or the broker does not support this type,
+    /// so the broker refuses the declaration. The exchange then routes no events to the queues, or routes them to the
+    /// wrong queues.
     OtherExchangeType(String),
     /// The broker refuses a declaration or binding. For example, the queue or exchange exists in another form, the user
     /// lacks a permission, or an exchange of `bind` does not exist.
@@ -347,9 +348,10 @@ impl Topology {
         Ok(missing)
     }
 
-    /// Returns the description of the fault if the stream's exchange has another type than the stream needs. Returns
-    /// `None` if the exchange has the right type, is missing, or cannot be compared, for example because the user lacks
-    /// a permission. Uses a connection of its own, because a refused exchange type closes the connection.
+    /// Returns the description of the fault if the stream's exchange has another type than the stream needs, or if the
+    /// broker does not support this type. Returns `None` if the exchange has the right type, is missing, or cannot be
+    /// compared, for example because the user lacks a permission. Uses a connection of its own, because a refused
+    /// exchange type closes the connection.
     pub(super) async fn other_exchange_type(
         &self,
         broker: &BrokerEndpoint,

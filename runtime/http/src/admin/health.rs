@@ -234,8 +234,8 @@ fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
 fn routing_reason(fault: RoutingFault) -> &'static str {
     match fault {
         RoutingFault::OtherExchangeType => {
-            "the exchange in the broker has another type than the stream needs, so events are lost or reach wrong \
-             queues; see the log"
+            "the exchange in the broker has another type than the stream needs, or a type that the broker does not \
+             support, so events are lost or reach wrong queues; see the log"
         }
         RoutingFault::MissingBinding => {
             "no binding in the broker leads from the exchange to a queue of the stream, so events are lost; see the log"
