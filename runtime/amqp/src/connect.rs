@@ -46,8 +46,10 @@ const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 /// The text by which this module recognises that an exchange exists with another type.
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
 /// The texts by which this module recognises that the broker does not support the type of an exchange. The second text
-/// concerns a type that the broker supported before.
-const UNSUPPORTED_EXCHANGE_TYPES: [&str; 2] = ["unknown exchange type", "invalid exchange type"];
+/// concerns the declaration of a type that the broker supported before, and the third text a message to an exchange of
+/// such a type.
+const UNSUPPORTED_EXCHANGE_TYPES: [&str; 3] =
+    ["unknown exchange type", "invalid exchange type", "Cannot route message through exchange"];
 /// The end of each text with which the broker refuses to declare a queue or an exchange above a limit, such as `queue
 /// limit in vhost '/' (100) is reached` or `exchange limit of 100 is reached`.
 const REACHED_LIMIT_SUFFIX: &str = "is reached";
