@@ -373,16 +373,16 @@ impl Rabbit {
         let name = binary("x-modulus-hash");
         let place = "ordain_exchange_type";
         let change = if is_supported {
-            format!(
-                "ok = rabbit_registry:register(exchange, {name}, persistent_term:get({place})), ok."
-            )
+            format!("ok = rabbit_registry:register(exchange, {name}, persistent_term:get({place}))")
         } else {
             format!(
                 "{{ok, Module}} = rabbit_registry:lookup_module(exchange, binary_to_atom({name})), \
                  ok = persistent_term:put({place}, Module), \
-                 ok = rabbit_registry:unregister(exchange, {name}), ok."
+                 ok = rabbit_registry:unregister(exchange, {name})"
             )
         };
+        // RabbitMQ 4 keeps the function that routes the messages of a type in `persistent_term`.
+        let change = format!("{change}, _ = persistent_term:erase(binary_to_atom({name})), ok.");
         let done = self.private_server()?.evaluate(&change)?;
         ensure!(done == "ok", "cannot change the types of exchanges: {done}");
         Ok(())
