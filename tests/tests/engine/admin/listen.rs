@@ -112,7 +112,7 @@ fn host_is_not_ready_while_its_store_does_not_complete_a_request() -> Result<()>
         &["tally"],
         &format!(
             "[store]\nkind = \"redis\"\nurl = \"{}\"\n[ingress]\nlisten = \"127.0.0.1:0\"\n\
-             [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"http\" }}\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
              [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
             redis.url()
         ),
