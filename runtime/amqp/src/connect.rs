@@ -45,8 +45,17 @@ const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 /// The text by which this module recognises that the exchange of a declaration exists with another type.
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
-/// The text by which this module recognises that the broker does not support the type of an exchange.
-const UNKNOWN_EXCHANGE_TYPE: &str = "unknown exchange type";
+/// The texts by which this module recognises that the broker does not support the type of an exchange. The second text
+/// concerns the declaration of a type that the broker supported before, and the third text a message to an exchange of
+/// such a type.
+const UNSUPPORTED_EXCHANGE_TYPES: [&str; 3] =
+    ["unknown exchange type", "invalid exchange type", "Cannot route message through exchange"];
+/// The end of each text with which the broker refuses to declare a queue or an exchange above a limit, such as `queue
+/// limit in vhost '/' (100) is reached` or `exchange limit of 100 is reached`.
+const REACHED_LIMIT_SUFFIX: &str = "is reached";
+/// The text by which this module recognises that the broker refuses to open a channel above a limit. The broker then
+/// also closes the connection.
+const CHANNEL_LIMIT: &str = "number of channels opened";
 
 /// The reason why a request to the broker failed.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -76,10 +85,13 @@ pub enum BrokerError {
 /// The cause of a refusal, derived from the reply code of AMQP 0-9-1, the broker's text and the refused request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RefusalCause {
-    /// The broker accepts the login, but refuses to open a connection: a limit of connections is reached, or the
-    /// virtual host does not exist. An operator of the broker can remove each of these causes at any time, so a retry
-    /// may help.
+    /// The broker accepts the login, but refuses to open a connection or a channel: a limit of connections or channels
+    /// is reached, or the virtual host does not exist. An operator of the broker can remove each of these causes at any
+    /// time, so a retry may help.
     Connection,
+    /// The broker has as many queues or exchanges as a limit allows. An operator of the broker can raise the limit at
+    /// any time, so a retry may help.
+    Limit,
     /// A permission is missing, or the virtual host was removed. An operator of the broker can restore the permission
     /// or the virtual host at any time, so a retry may help.
     Access,
@@ -105,13 +117,13 @@ impl BrokerError {
         match self {
             Self::LoginRefused { .. } | Self::Unavailable(_) => true,
             Self::Refused { cause, .. } => {
-                use RefusalCause::{Access, Connection, ForeignNotFound, WhileOthersRun};
-                matches!(cause, Connection | Access | ForeignNotFound | WhileOthersRun)
+                use RefusalCause::{Access, Connection, ForeignNotFound, Limit, WhileOthersRun};
+                matches!(cause, Connection | Limit | Access | ForeignNotFound | WhileOthersRun)
             }
         }
     }
 
-    /// Returns whether the broker refused to open a connection.
+    /// Returns whether the broker refused to open a connection or a channel.
     pub(super) fn is_connection_refused(&self) -> bool {
         matches!(
             self,
@@ -140,10 +152,16 @@ impl BrokerError {
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
     }
 
-    /// Returns whether the broker refused the declaration of an exchange that exists with another type.
+    /// Returns whether the broker refused the declaration of an exchange because of its type: the exchange exists with
+    /// another type, or the broker does not support the type, for example because a plugin is missing since an upgrade.
+    /// An exchange of a type that the broker does not support routes no messages.
     pub(super) fn is_other_exchange_type(&self) -> bool {
-        let Self::Refused { cause: RefusalCause::OtherForm, reason } = self else { return false };
-        reason.contains(OTHER_EXCHANGE_TYPE)
+        let Self::Refused { cause, reason } = self else { return false };
+        match cause {
+            RefusalCause::OtherForm => reason.contains(OTHER_EXCHANGE_TYPE),
+            RefusalCause::Unsupported => names_unsupported_exchange_type(reason),
+            _ => false,
+        }
     }
 
     /// Returns whether the broker has the queue, but cannot use it now, for example because the node of the queue has
@@ -390,6 +408,9 @@ impl BrokerEndpoint {
                 None
             }
             ErrorKind::ProtocolError(error) => match error.kind() {
+                AMQPErrorKind::Hard(NOTALLOWED) if reason.contains(CHANNEL_LIMIT) => {
+                    Some(RefusalCause::Connection)
+                }
                 AMQPErrorKind::Soft(ACCESSREFUSED) | AMQPErrorKind::Hard(NOTALLOWED) => {
                     Some(RefusalCause::Access)
                 }
@@ -399,11 +420,16 @@ impl BrokerEndpoint {
                 {
                     Some(RefusalCause::NotFound)
                 }
-                // RabbitMQ 4 reports an unknown exchange type with the general code `PRECONDITION_FAILED`.
+                // RabbitMQ 4 reports an unsupported exchange type with the general code `PRECONDITION_FAILED`.
                 AMQPErrorKind::Soft(PRECONDITIONFAILED)
-                    if reason.contains(UNKNOWN_EXCHANGE_TYPE) =>
+                    if names_unsupported_exchange_type(&reason) =>
                 {
                     Some(RefusalCause::Unsupported)
+                }
+                AMQPErrorKind::Soft(PRECONDITIONFAILED)
+                    if reason.ends_with(REACHED_LIMIT_SUFFIX) =>
+                {
+                    Some(RefusalCause::Limit)
                 }
                 AMQPErrorKind::Soft(PRECONDITIONFAILED) => Some(RefusalCause::OtherForm),
                 AMQPErrorKind::Hard(COMMANDINVALID) => Some(RefusalCause::Unsupported),
@@ -429,6 +455,11 @@ fn error_words(error: &lapin::Error) -> String {
         _ => error.to_string(),
     };
     escape_invisible(&truncated(words, ERROR_TEXT_LIMIT)).into_owned()
+}
+
+/// Returns whether the broker's words state that it does not support the type of an exchange.
+fn names_unsupported_exchange_type(words: &str) -> bool {
+    UNSUPPORTED_EXCHANGE_TYPES.iter().any(|text| words.contains(text))
 }
 
 /// Returns whether the library refused an action only because the channel or connection is closed. The cause is then in
@@ -480,7 +511,86 @@ mod tests {
     }
 
     fn soft_error(kind: AMQPSoftError, words: &str) -> lapin::Error {
-        ErrorKind::ProtocolError(AMQPError::new(AMQPErrorKind::Soft(kind), words.into())).into()
+        protocol_error(AMQPErrorKind::Soft(kind), words)
+    }
+
+    fn protocol_error(kind: AMQPErrorKind, words: &str) -> lapin::Error {
+        ErrorKind::ProtocolError(AMQPError::new(kind, words.into())).into()
+    }
+
+    /// A broker that has lost the plugin of an exchange type refuses the declaration. RabbitMQ 3 and 4 use different
+    /// codes.
+    #[test]
+    fn unsupported_exchange_type_is_a_fault_of_the_type() {
+        for (kind, words, is_fault) in [
+            (
+                AMQPErrorKind::Hard(AMQPHardError::COMMANDINVALID),
+                "COMMAND_INVALID - invalid exchange type 'x-modulus-hash'",
+                true,
+            ),
+            (
+                AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED),
+                "PRECONDITION_FAILED - invalid exchange type 'x-modulus-hash'",
+                true,
+            ),
+            (
+                AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED),
+                "PRECONDITION_FAILED - inequivalent arg 'type' for exchange 'x' in vhost '/': received 'fanout' but \
+                 current is 'topic'",
+                true,
+            ),
+            (
+                AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED),
+                "PRECONDITION_FAILED - inequivalent arg 'durable' for exchange 'x' in vhost '/': received 'true' but \
+                 current is 'false'",
+                false,
+            ),
+        ] {
+            let error = endpoint().error(&protocol_error(kind, words));
+            assert_eq!(error.is_other_exchange_type(), is_fault, "{error}");
+        }
+    }
+
+    /// RabbitMQ reports a reached limit with the codes of other causes. The texts come from RabbitMQ 3.10.8 and 4.0.
+    #[test]
+    fn reached_limit_is_no_other_form_and_no_missing_right() {
+        let precondition = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
+        let not_allowed = AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED);
+        for (kind, words, expected) in [
+            (
+                precondition.clone(),
+                "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost '/' (2) is reached",
+                RefusalCause::Limit,
+            ),
+            (
+                precondition.clone(),
+                "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in cluster (10,000) is reached",
+                RefusalCause::Limit,
+            ),
+            (
+                precondition.clone(),
+                "PRECONDITION_FAILED - cannot declare exchange 'x' in vhost '/': exchange limit of 10 is reached",
+                RefusalCause::Limit,
+            ),
+            (
+                precondition,
+                "PRECONDITION_FAILED - inequivalent arg 'x-expires' for queue 'q' in vhost '/': received none but \
+                 current is the value '1000' of type 'signedint'",
+                RefusalCause::OtherForm,
+            ),
+            (
+                not_allowed.clone(),
+                "NOT_ALLOWED - number of channels opened for user 'u' has reached the maximum allowed user limit of \
+                 (1)",
+                RefusalCause::Connection,
+            ),
+            (not_allowed, "NOT_ALLOWED - vhost / not found", RefusalCause::Access),
+        ] {
+            match endpoint().error(&protocol_error(kind, words)) {
+                BrokerError::Refused { cause, .. } => assert_eq!(cause, expected, "{words}"),
+                error => panic!("{error}"),
+            }
+        }
     }
 
     /// RabbitMQ's usual words about a refused login are public, because they contain no names. The words of another

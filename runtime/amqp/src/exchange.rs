@@ -66,9 +66,9 @@ pub(super) enum IsolatedAnswer {
     /// The broker closed the channel or connection, probably because of the message.
     Refused {
         reason: String,
-        /// True if the user of the broker lacks a right. The broker would then refuse any other form of the message
-        /// too.
-        is_access: bool,
+        /// True if the user of the broker lacks a right, or if the broker does not support the type of the exchange.
+        /// The broker would then refuse any other form of the message too.
+        concerns_exchange: bool,
     },
     /// The broker did not answer in time.
     TimedOut,
@@ -201,12 +201,13 @@ impl Exchange {
             }
             Err(_) => IsolatedAnswer::TimedOut,
             Ok(Err(error)) => {
+                use RefusalCause::{Access, Unsupported};
                 let described = self.broker.error(&error);
-                let is_access =
-                    matches!(described, BrokerError::Refused { cause: RefusalCause::Access, .. });
+                let concerns_exchange =
+                    matches!(described, BrokerError::Refused { cause: Access | Unsupported, .. });
                 let reason = described.to_string();
                 if is_caused_by_message(&error) {
-                    IsolatedAnswer::Refused { reason, is_access }
+                    IsolatedAnswer::Refused { reason, concerns_exchange }
                 } else {
                     unavailable(reason)
                 }

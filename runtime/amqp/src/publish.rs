@@ -216,8 +216,8 @@ struct ExchangePublisher {
     /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
     /// found the exchange.
     is_exchange_refused: bool,
-    /// True if the user lacked the right to write to the exchange at the newest retry of a refused message, and the
-    /// broker has accepted no message since then.
+    /// True if the broker accepted no message for the exchange at the newest retry of a refused message, and has accepted
+    /// none since then: the user lacked the right to write, or the broker did not support the type of the exchange.
     is_write_refused: bool,
     health: Arc<SinkHealth>,
     /// Time limit for the next confirm.
@@ -609,11 +609,11 @@ impl ExchangePublisher {
                 }
                 return;
             }
-            IsolatedAnswer::Refused { reason, is_access } => {
-                if is_access {
+            IsolatedAnswer::Refused { reason, concerns_exchange } => {
+                if concerns_exchange {
                     self.set_write_refused(true);
                 }
-                if !is_access && item.outgoing.use_fallback() {
+                if !concerns_exchange && item.outgoing.use_fallback() {
                     self.warnings.letter_refused(&item.outgoing, &reason);
                 } else {
                     self.warnings.retry_refused(&item.outgoing, &reason, &self.retry_queue);

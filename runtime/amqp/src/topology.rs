@@ -76,8 +76,9 @@ pub(super) enum TopologyChange {
         /// The broker's words.
         reason: String,
     },
-    /// The stream's exchange exists with another type than the stream needs, so the broker refuses its declaration. The
-    /// exchange then routes no events to the queues, or routes them to the wrong queues.
+    /// The stream's exchange exists with another type than the stream needs, or the broker does not support this type,
+    /// so the broker refuses the declaration. The exchange then routes no events to the queues, or routes them to the
+    /// wrong queues.
     OtherExchangeType(String),
     /// The broker refuses a declaration or binding. For example, the queue or exchange exists in another form, the user
     /// lacks a permission, or an exchange of `bind` does not exist.
@@ -348,9 +349,10 @@ impl Topology {
         Ok(missing)
     }
 
-    /// Returns the description of the fault if the stream's exchange has another type than the stream needs. Returns
-    /// `None` if the exchange has the right type, is missing, or cannot be compared, for example because the user lacks
-    /// a permission. Uses a connection of its own, because a refused exchange type closes the connection.
+    /// Returns the description of the fault if the stream's exchange has another type than the stream needs, or if the
+    /// broker does not support this type. Returns `None` if the exchange has the right type, is missing, or cannot be
+    /// compared, for example because the user lacks a permission. Uses a connection of its own, because a refused
+    /// exchange type closes the connection.
     pub(super) async fn other_exchange_type(
         &self,
         broker: &BrokerEndpoint,
@@ -759,7 +761,13 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
             RefusalCause::WhileOthersRun => {
                 "start this process again when the other processes have ended"
             }
-            RefusalCause::Connection => "allow the user of `broker.url` to open the connection",
+            RefusalCause::Connection => {
+                "allow the user of `broker.url` to open the connection and its channels"
+            }
+            RefusalCause::Limit => {
+                "raise the limit in the broker (for a virtual host with `rabbitmqctl set_vhost_limits`), or delete \
+                 queues and exchanges that no program needs"
+            }
             RefusalCause::Access => {
                 "give the user of `broker.url` the permission, or restore a missing virtual host; or declare the \
                  queues, exchange and bindings of the stream yourself, and set declare = false"

@@ -81,7 +81,7 @@ pub(super) fn error_text(error: &RedisError) -> String {
         (_, Some(detail))
             if matches!(
                 error.kind(),
-                ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed
+                ErrorKind::InvalidClientConfig | ErrorKind::AuthenticationFailed | ErrorKind::Io
             ) =>
         {
             detail.to_owned()
@@ -100,6 +100,10 @@ pub(super) fn error_text(error: &RedisError) -> String {
 fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");
+    }
+    // Redis 7 does not name the command that a script could not run.
+    if words.contains("can't run this command or subcommand") {
+        return Some("ACL LOG on the server names the command");
     }
     match tls_error(error)? {
         rustls::Error::AlertReceived(AlertDescription::CertificateRequired) => Some(
@@ -164,6 +168,27 @@ pub(super) fn display_text(words: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn text_contains_no_category_of_the_library() {
+        for kind in [ErrorKind::InvalidClientConfig, ErrorKind::AuthenticationFailed, ErrorKind::Io]
+        {
+            let words = "the Cluster has assigned slot 7 to no node";
+            let error = RedisError::from((kind, "not yet", words.to_owned()));
+            assert_eq!(error_text(&error), words, "{kind:?}");
+        }
+        // The error of the operating system has no other text.
+        let error = RedisError::from(io::Error::from(io::ErrorKind::BrokenPipe));
+        assert_eq!(error_text(&error), "broken pipe");
+    }
+
+    /// Redis 7 does not name the command that a script could not run.
+    #[test]
+    fn log_of_the_server_is_named_for_an_unnamed_command() {
+        let words = "The user executing the script can't run this command or subcommand";
+        let error = RedisError::from((ErrorKind::Io, "ERR", words.to_owned()));
+        assert!(error_text(&error).ends_with("ACL LOG on the server names the command"));
+    }
 
     #[test]
     fn position_in_a_script_is_removed_and_the_reason_is_kept() {

@@ -376,6 +376,10 @@ impl Store for RedisStore {
         self.retry_warnings.newest_reason()
     }
 
+    fn lasting_failure(&self) -> Option<Duration> {
+        self.retry_warnings.lasting()
+    }
+
     async fn update_shard_disconnects(&self, shards: &BTreeSet<u32>) {
         let tags: Vec<String> = shards.iter().map(u32::to_string).collect();
         if !self.connection.has_several_nodes(&tags) {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use ordain_store::RedisUrl;
 use ordain_util::log_throttle::LogThrottle;
+use ordain_util::wait::shortened;
 
 /// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
@@ -20,6 +21,10 @@ const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
 /// follow each other within 18 seconds. One try takes at most 13 seconds. The sequencer sends a failed commit again
 /// after at most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
+/// If a request has failed at each try for this time, its failure counts as lasting: longer than a reconnection takes.
+const LASTING_FAILURE: Duration = Duration::from_secs(10);
+/// Texts by which this module recognises that the server has closed a connection.
+const CLOSED_CONNECTION_WORDS: [&str; 3] = ["broken pipe", "reset by peer", "end of file"];
 
 /// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {
@@ -29,9 +34,15 @@ pub(super) struct RetryWarnings {
     retrying: Mutex<RetryingRequests>,
 }
 
+/// The failures of a request that has not succeeded since the first of them.
+struct RequestFailures {
+    first: Instant,
+    newest: Instant,
+}
+
 struct RetryingRequests {
-    /// The time of the newest failure of each request that has failed and has not succeeded since.
-    failed_at: HashMap<String, Instant>,
+    /// The failures of each request that has failed and has not succeeded since.
+    failures: HashMap<String, RequestFailures>,
     throttle: LogThrottle,
     /// The time and the reason of the newest failure.
     newest: Option<(Instant, String)>,
@@ -40,12 +51,18 @@ struct RetryingRequests {
 impl RetryingRequests {
     fn new() -> Self {
         let throttle = LogThrottle::new(WARN_INTERVAL);
-        Self { failed_at: HashMap::new(), throttle, newest: None }
+        Self { failures: HashMap::new(), throttle, newest: None }
     }
 
     /// Records that a request failed at `now`. Returns whether a warning may be logged.
     fn report(&mut self, request: &str, reason: &str, now: Instant) -> bool {
-        self.failed_at.insert(request.to_owned(), now);
+        let failures = self.failures.entry(request.to_owned());
+        let failures = failures.or_insert(RequestFailures { first: now, newest: now });
+        if now.duration_since(failures.newest) >= GIVE_UP_DELAY {
+            // The caller gave up the earlier request. This failure belongs to a later request of the same name.
+            failures.first = now;
+        }
+        failures.newest = now;
         self.newest = Some((now, reason.to_owned()));
         self.throttle.allow_at(now)
     }
@@ -56,15 +73,26 @@ impl RetryingRequests {
         (now.duration_since(*failed_at) < REASON_AGE_LIMIT).then_some(reason.as_str())
     }
 
+    /// Returns the longest time for which a request has failed at each try. Returns `None` if no request has failed for
+    /// [`LASTING_FAILURE`]. Ignores a request whose newest failure is older than [`REASON_AGE_LIMIT`], because its
+    /// caller has probably given it up.
+    fn lasting(&self, now: Instant) -> Option<Duration> {
+        let is_repeated =
+            |failures: &&RequestFailures| now.duration_since(failures.newest) < REASON_AGE_LIMIT;
+        let repeated = self.failures.values().filter(is_repeated);
+        let longest = repeated.map(|failures| now.duration_since(failures.first)).max()?;
+        (longest >= shortened(LASTING_FAILURE)).then_some(longest)
+    }
+
     /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
     /// `true` if no failed request remains, and then forgets the earlier failures.
     fn resolve(&mut self, request: &str, now: Instant) -> bool {
-        if self.failed_at.is_empty() {
+        if self.failures.is_empty() {
             return false;
         }
-        self.failed_at.remove(request);
-        self.failed_at.retain(|_, failed_at| now.duration_since(*failed_at) < GIVE_UP_DELAY);
-        let is_recovered = self.failed_at.is_empty();
+        self.failures.remove(request);
+        self.failures.retain(|_, failures| now.duration_since(failures.newest) < GIVE_UP_DELAY);
+        let is_recovered = self.failures.is_empty();
         if is_recovered {
             *self = Self::new();
         }
@@ -84,10 +112,13 @@ impl RetryWarnings {
     /// Records a request that failed and that its caller will repeat.
     pub(super) fn report(&self, request: &str, reason: &str) {
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.report(request, reason, Instant::now()) {
+        let now = Instant::now();
+        if open.report(request, reason, now) {
+            let hint =
+                if open.lasting(now).is_some() { closed_connection_hint(reason) } else { "" };
             tracing::warn!(
                 "the store at {} did not complete a request ({request}): \
-                 {reason}; retrying",
+                 {reason}; retrying{hint}",
                 self.address
             );
         }
@@ -99,6 +130,15 @@ impl RetryWarnings {
     pub(super) fn newest_reason(&self) -> Option<String> {
         let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         open.newest_reason(Instant::now()).map(str::to_owned)
+    }
+
+    /// Returns the time for which a request has failed at each try; `None` without a lasting failure.
+    pub(super) fn lasting(&self) -> Option<Duration> {
+        if !self.has_retrying.load(Ordering::Relaxed) {
+            return None;
+        }
+        let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
+        open.lasting(Instant::now())
     }
 
     /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
@@ -113,6 +153,18 @@ impl RetryWarnings {
             tracing::info!("the store at {} completes requests again", self.address);
         }
     }
+}
+
+/// Returns the next step for a request at which the server closes the connection again and again; an empty text for any
+/// other reason. The server itself sends no reason.
+fn closed_connection_hint(reason: &str) -> &'static str {
+    let is_closed = CLOSED_CONNECTION_WORDS.iter().any(|words| reason.contains(words));
+    if !is_closed {
+        return "";
+    }
+    ". If the server answers other requests, it may close the connection because of one of its limits: compare \
+     client-output-buffer-limit, client-query-buffer-limit, proto-max-bulk-len and maxmemory-clients with their \
+     defaults"
 }
 
 #[cfg(test)]
@@ -185,6 +237,40 @@ mod tests {
         let before_end = start + REASON_AGE_LIMIT.saturating_sub(MOMENT);
         assert_eq!(requests.newest_reason(before_end), Some("connection refused"));
         assert_eq!(requests.newest_reason(start + REASON_AGE_LIMIT), None);
+    }
+
+    #[test]
+    fn failure_is_lasting_until_the_request_succeeds_or_is_given_up() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        fail(&mut requests, COMMIT, start);
+        let earlier = start + LASTING_FAILURE.saturating_sub(MOMENT);
+        fail(&mut requests, COMMIT, earlier);
+        assert_eq!(requests.lasting(earlier), None);
+        let later = start + LASTING_FAILURE;
+        assert_eq!(requests.lasting(later), Some(LASTING_FAILURE));
+        // The success of another request changes nothing.
+        requests.resolve(HEARTBEAT, later);
+        assert_eq!(requests.lasting(later), Some(LASTING_FAILURE));
+        assert_eq!(requests.lasting(later + REASON_AGE_LIMIT), None, "given up");
+        // A later request of the same name starts anew.
+        fail(&mut requests, COMMIT, later + GIVE_UP_DELAY);
+        assert_eq!(requests.lasting(later + GIVE_UP_DELAY + MOMENT), None);
+        fail(&mut requests, COMMIT, later + GIVE_UP_DELAY + LASTING_FAILURE);
+        assert!(requests.lasting(later + GIVE_UP_DELAY + LASTING_FAILURE).is_some());
+        requests.resolve(COMMIT, later + GIVE_UP_DELAY + LASTING_FAILURE);
+        assert_eq!(requests.lasting(later + GIVE_UP_DELAY + LASTING_FAILURE), None);
+    }
+
+    #[test]
+    fn only_a_closed_connection_suggests_a_limit() {
+        for reason in ["broken pipe", "Connection reset by peer (os error 104)"] {
+            assert!(closed_connection_hint(reason).contains("client-output-buffer-limit"));
+        }
+        for reason in ["Connection refused (os error 111)", "timed out", "OOM command not allowed"]
+        {
+            assert_eq!(closed_connection_hint(reason), "", "{reason}");
+        }
     }
 
     #[test]

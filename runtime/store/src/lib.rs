@@ -30,6 +30,7 @@ pub mod versions;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 
@@ -149,6 +150,13 @@ pub trait Store:
     /// Returns the reason of the newest failure of a request to the store's servers. Returns `None` if the store
     /// repeats no failed request now, or if the newest failure is older than some seconds.
     fn retry_reason(&self) -> Option<String> {
+        None
+    }
+
+    /// Returns the time for which a request has failed at each try, although the store may complete other requests. For
+    /// example, the user of the store's servers may lack the right to one command. Returns `None` unless a request has
+    /// failed for about ten seconds.
+    fn lasting_failure(&self) -> Option<Duration> {
         None
     }
 

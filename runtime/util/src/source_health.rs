@@ -53,7 +53,7 @@ pub enum SourceState {
 /// their kinds, in the order of this enum, determines the state of the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RoutingFault {
-    /// The exchange of the stream has another type than the stream needs.
+    /// The exchange of the stream has another type than the stream needs, or the server does not support this type.
     OtherExchangeType,
     /// No binding leads from the exchange of the stream to the queue.
     MissingBinding,

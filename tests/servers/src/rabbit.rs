@@ -367,6 +367,41 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Makes the broker forget the exchange type `x-modulus-hash`, as if its plugin were missing after an upgrade. Or
+    /// restores the type that the broker has forgotten.
+    pub fn support_modulus_hash(&self, is_supported: bool) -> Result<()> {
+        let name = binary("x-modulus-hash");
+        let place = "ordain_exchange_type";
+        let change = if is_supported {
+            format!("ok = rabbit_registry:register(exchange, {name}, persistent_term:get({place}))")
+        } else {
+            format!(
+                "{{ok, Module}} = rabbit_registry:lookup_module(exchange, binary_to_atom({name})), \
+                 ok = persistent_term:put({place}, Module), \
+                 ok = rabbit_registry:unregister(exchange, {name})"
+            )
+        };
+        // RabbitMQ 4 keeps the function that routes the messages of a type in `persistent_term`.
+        let change = format!("{change}, _ = persistent_term:erase(binary_to_atom({name})), ok.");
+        let done = self.private_server()?.evaluate(&change)?;
+        ensure!(done == "ok", "cannot change the types of exchanges: {done}");
+        Ok(())
+    }
+
+    /// Limits the number of queues of the virtual host. `None` removes the limit.
+    pub fn limit_queues(&self, limit: Option<u32>) -> Result<()> {
+        let host = binary(&self.virtual_host);
+        let acting = binary(USER);
+        let done = self.server.evaluate(&match limit {
+            Some(limit) => format!(
+                "rabbit_vhost_limit:parse_set({host}, <<\"{{\\\"max-queues\\\":{limit}}}\">>, {acting})."
+            ),
+            None => format!("rabbit_vhost_limit:clear({host}, {acting})."),
+        })?;
+        ensure!(done == "ok", "cannot change the limit of queues: {done}");
+        Ok(())
+    }
+
     /// Deletes the virtual host with all its queues, and creates an empty virtual host with the same name. The users
     /// that a test added lose their rights.
     pub fn recreate_virtual_host(&self) -> Result<()> {

@@ -48,7 +48,7 @@ fn start_without_a_folder_for_compiled_handlers_is_temporary() -> Result<()> {
     let output = command.env("TMPDIR", home.path("missing")).output()?;
     let log = String::from_utf8_lossy(&output.stderr);
     ensure!(output.status.code() == Some(75), "{}: {log}", output.status);
-    ensure!(log.contains("cannot be compiled: there is no folder for the result"), "{log}");
+    ensure!(log.contains("cannot be compiled: Ordain cannot use the cache folder"), "{log}");
     std::fs::create_dir(home.path("missing"))?;
     let output = command.output()?;
     ensure!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use ordain_servers::Sentinel;
 use ordain_store::{RecordStore, Store, StoreError};
 use ordain_store::{RedisAddress, RedisOptions};
 use ordain_store_redis::RedisStore;
@@ -205,6 +206,19 @@ async fn url_that_does_not_match_server_is_refused() {
     let other =
         RedisStore::open(RedisOptions { address, shards: 9, ..dedicated.options.clone() }).await;
     assert_eq!(other.expect("a new store").shards(), 9);
+}
+
+/// The Sentinels monitor no master with the name in the URL. The error must contain the name and the next step, because
+/// a running process reports the same error after an operator has renamed the master.
+#[tokio::test]
+async fn unknown_master_is_refused() {
+    let group = Sentinel::start().expect("a group");
+    let words =
+        refused(&options(&format!("redis://127.0.0.1:{}/other", group.sentinel().port()))).await;
+    assert!(
+        words.contains("no master \"other\"") && words.contains("start Ordain again"),
+        "{words}"
+    );
 }
 
 #[tokio::test]

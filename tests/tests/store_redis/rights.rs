@@ -210,6 +210,17 @@ async fn missing_right_is_named_at_start() {
     assert!(words.contains("select"), "{words}");
 }
 
+/// The configuration of the server renames a command. The error must name the command and the setting.
+#[tokio::test]
+async fn renamed_command_is_named_at_start() {
+    let server = Server::start(&["rename-command HMGET \"\""]).expect("a server");
+    let options = RedisOptions { retry_timeout: Some(Duration::ZERO), ..options(&server.url()) };
+    let Err(StoreError::Unavailable(words)) = RedisStore::open(options).await.map(drop) else {
+        panic!("a store without HMGET")
+    };
+    assert!(words.contains("hmget") && words.contains("remove rename-command"), "{words}");
+}
+
 /// A right is revoked while a commit needs it. When the right is granted again, the commit must be made once.
 #[tokio::test]
 async fn commit_waits_for_a_revoked_right() {

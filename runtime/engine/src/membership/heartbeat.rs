@@ -309,11 +309,12 @@ impl HeartbeatTask {
             reply = &mut pending_reply => reply,
             () = wait::sleep_until(lease_until), if is_active => {
                 tracing::warn!(
-                    "lease expired: the store does not answer; this process consumes no events until the store answers"
+                    "lease expired: the store has not completed a heartbeat of this process in time; this process \
+                     consumes no events until the store completes a heartbeat"
                 );
                 let late_reply = pending_reply.await;
                 if late_reply.is_ok() {
-                    tracing::info!("the store answers again");
+                    tracing::info!("the store completes heartbeats again");
                 }
                 late_reply
             }

@@ -10,7 +10,7 @@ mod topology_finding;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -32,6 +32,9 @@ use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 
 /// Interval between two checks while a stream receives no events because of a finding.
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
+/// Time after which a queue whose policies are unknown is reported: longer than RabbitMQ needs to show the policies of a
+/// new queue.
+const UNREAD_POLICIES_LIMIT: Duration = Duration::from_secs(30);
 /// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
 /// Number of queues with unreadable consumers at which a check stops reading the consumers of queues. If the API does
@@ -99,6 +102,12 @@ impl QueueWarning {
 struct QueueFindings {
     /// A warning for each setting with which RabbitMQ loses or repeats events.
     warnings: Vec<QueueWarning>,
+    /// The first existing queue whose policies the management API does not show. RabbitMQ shows the policies of a queue
+    /// about ten seconds after the declaration of the queue. It shows no policies if the collection of metrics is
+    /// disabled.
+    unread_policies: Option<String>,
+    /// True if a queue does not exist, or not yet.
+    has_missing_queue: bool,
     /// The missing bindings, and the consumers, queues and exchanges that take events from a stream.
     topology: Vec<TopologyFinding>,
     /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
@@ -213,8 +222,12 @@ impl QueueFindings {
         let mut findings = Self::default();
         for queue in queues {
             let Some(answer) = answers.iter().find(|answer| answer.name == queue.name) else {
+                findings.has_missing_queue = true;
                 continue;
             };
+            if answer.effective_policy_definition.is_null() {
+                findings.unread_policies.get_or_insert_with(|| queue.name.clone());
+            }
             findings.warnings.extend(queue.warnings(answer));
             if let Ok(Some(routes)) = routes {
                 findings.topology.extend(queue.missing_binding(routes, answers));
@@ -248,6 +261,16 @@ impl QueueFindings {
                     errors.push(error);
                 }
             }
+        }
+    }
+
+    /// Returns the time until the next check.
+    fn next_check(&self) -> Duration {
+        let has_fault = self.topology.iter().any(|finding| finding.fault.is_some());
+        if has_fault || self.has_missing_queue || self.unread_policies.is_some() {
+            FAULT_CHECK_INTERVAL
+        } else {
+            SERVER_CHECK_INTERVAL
         }
     }
 
@@ -368,9 +391,21 @@ pub(super) async fn inspect(
     let policies = QueuePolicies::of(loaded, api.as_ref(), None);
     let Some(policies) = policies.map(Arc::new) else { return };
     match policies.check().await {
-        Ok(QueueFindings { warnings, topology, bindings_error, mut consumers_errors }) => {
+        Ok(QueueFindings {
+            warnings,
+            unread_policies,
+            topology,
+            bindings_error,
+            mut consumers_errors,
+            ..
+        }) => {
             findings.extend(topology.into_iter().map(Finding::from));
-            if warnings.is_empty() {
+            if let Some(queue) = unread_policies {
+                findings.push(Finding::warning(format!(
+                    "policies not checked: the management API does not show the policies of the queue {queue:?}. If \
+                     the queue was declared a few seconds ago, run the command again"
+                )));
+            } else if warnings.is_empty() {
                 findings.push(Finding::note(
                     "no policy or argument of the existing queues of streams loses or repeats events",
                 ));
@@ -454,6 +489,8 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let mut consumers_throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut interval = SERVER_CHECK_INTERVAL;
     let mut faults = RoutingFaults::default();
+    // The queue whose policies the last checks could not read, and the time of the first of these checks.
+    let mut unread: Option<(String, Instant)> = None;
     loop {
         match policies.check().await {
             Ok(mut findings) => {
@@ -463,8 +500,23 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
                 faults.update(status, &findings.topology, |fault, partition| {
                     findings.is_unchecked(fault, partition)
                 });
-                let has_fault = findings.topology.iter().any(|finding| finding.fault.is_some());
-                interval = if has_fault { FAULT_CHECK_INTERVAL } else { SERVER_CHECK_INTERVAL };
+                interval = findings.next_check();
+                let before = unread.take();
+                unread = findings.unread_policies.map(|queue| match before {
+                    Some((known, since)) if known == queue => (queue, since),
+                    _ => (queue, Instant::now()),
+                });
+                if let Some((queue, since)) = &unread
+                    && since.elapsed() >= UNREAD_POLICIES_LIMIT
+                    && throttle.allow()
+                {
+                    tracing::warn!(
+                        queue,
+                        "policies of the broker's queues not checked: the management API does not show the policies of \
+                         the queue. Is the collection of metrics disabled (management_agent.disable_metrics_collector)? \
+                         Ordain repeats the check"
+                    );
+                }
                 let found: BTreeSet<QueueWarning> = findings.warnings.into_iter().collect();
                 for warning in found.difference(&known) {
                     warning.log(None);
@@ -530,6 +582,25 @@ mod tests {
         let start = "no binding leads from the exchange \"shop\" to the queue \"orders\": ";
         assert!(missing.warning.text.starts_with(start), "{missing:?}");
         assert_eq!(missing.fault, Some(RoutingFault::MissingBinding));
+    }
+
+    /// RabbitMQ shows the policies of a new queue only after some seconds. The next check must then follow soon.
+    #[test]
+    fn queue_without_known_policies_is_checked_again_soon() {
+        let next = |answers: &[Value]| {
+            let parse = |answer: &Value| serde_json::from_value(answer.clone()).expect("a queue");
+            let answers: Vec<QueueAnswer> = answers.iter().map(parse).collect();
+            let findings = QueueFindings::of(&[foreign_queue()], &answers, Ok(None));
+            (findings.next_check(), findings.unread_policies)
+        };
+        let name = "orders";
+        assert_eq!(next(&[]), (FAULT_CHECK_INTERVAL, None));
+        let unread = Some(name.to_owned());
+        assert_eq!(next(&[json!({ "name": name })]), (FAULT_CHECK_INTERVAL, unread));
+        for policies in [json!([]), json!({}), json!({ "max-length": 5 })] {
+            let answer = json!({ "name": name, "effective_policy_definition": policies });
+            assert_eq!(next(&[answer]), (SERVER_CHECK_INTERVAL, None));
+        }
     }
 
     #[test]

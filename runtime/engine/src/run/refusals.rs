@@ -209,6 +209,7 @@ mod tests {
         for (error, is_refused) in [
             (refused(RefusalCause::Access), true),
             (refused(RefusalCause::OtherForm), false),
+            (refused(RefusalCause::Limit), false),
             (refused(RefusalCause::ForeignNotFound), false),
             (refused(RefusalCause::Unsupported), false),
             (unavailable, false),

@@ -118,15 +118,18 @@ pub(super) async fn watch(app: &AdminState) {
     }
 }
 
-/// Returns the reason why the process cannot use its store: the process is starting or shutting down, or the store
-/// accepts no writes. Returns `None` if the process can use its store.
+/// Returns the reason why the process cannot use its store: the process is starting or shutting down, the store accepts
+/// no writes, or a request to the store has failed for a long time. Returns `None` if the process can use its store.
 fn store_problem(app: &AdminState) -> Option<String> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
         RunPhase::LoadingHandlers => "the process is loading its handlers".to_owned(),
         RunPhase::OpeningStore => "the process is opening its store".to_owned(),
         RunPhase::ClaimingPartitions | RunPhase::Running => {
-            let StoreFailure { since, unanswered_since, .. } = (*app.health.lock())?;
+            let failure = *app.health.lock();
+            let Some(StoreFailure { since, unanswered_since, .. }) = failure else {
+                return failing_request(app);
+            };
             match unanswered_since {
                 Some(since) => format!("the store has not answered since {since:.0}; see the log"),
                 None => format!("the store has accepted no writes since {since:.0}; see the log"),
@@ -134,6 +137,13 @@ fn store_problem(app: &AdminState) -> Option<String> {
         }
     };
     Some(reason)
+}
+
+/// Returns the reason of a process whose store accepts writes, but has not completed another request for a long time.
+fn failing_request(app: &AdminState) -> Option<String> {
+    let lasting = app.figures.store()?.lasting_failure()?;
+    let since = SystemTime::now().checked_sub(lasting).map(timestamp)?;
+    Some(format!("the store has not completed a request since {since:.0}; see the log"))
 }
 
 /// The streams that are not ready, each with the reason. Callers without a token can read the reasons. The only text of
@@ -224,8 +234,8 @@ fn no_events_reason(since: Timestamp, login_refusal: Option<&str>) -> String {
 fn routing_reason(fault: RoutingFault) -> &'static str {
     match fault {
         RoutingFault::OtherExchangeType => {
-            "the exchange in the broker has another type than the stream needs, so events are lost or reach wrong \
-             queues; see the log"
+            "the exchange in the broker has another type than the stream needs, or a type that the broker does not \
+             support, so events are lost or reach wrong queues; see the log"
         }
         RoutingFault::MissingBinding => {
             "no binding in the broker leads from the exchange to a queue of the stream, so events are lost; see the log"

@@ -133,7 +133,8 @@ impl MetricsSnapshot {
             lost_messages: app.figures.lost_messages(),
             published_messages: app.figures.published_messages(),
             dropped_lines: dropped_lines(),
-            is_store_writable: app.figures.store().is_some() && app.health.is_writable(),
+            is_store_writable: app.health.is_writable()
+                && app.figures.store().is_some_and(|store| store.lasting_failure().is_none()),
             is_broker_connected: app.figures.is_broker_connected(),
             accepted_sinks: app
                 .figures

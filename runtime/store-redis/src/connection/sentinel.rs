@@ -95,7 +95,13 @@ async fn query_sentinel(
         }
         opened => opened?,
     };
-    let unknown = || config_error(format!("the Sentinels monitor no master {name:?}"));
+    let unknown = || {
+        // A process whose URL names no master keeps the name that it has found at its start.
+        config_error(format!(
+            "the Sentinels monitor no master {name:?}. If the master has another name now, correct the name at the \
+             end of the URL; if the URL names no master, start Ordain again"
+        ))
+    };
     match cmd("SENTINEL").arg("MASTER").arg(name).query_async(&mut sentinel).await {
         Ok(answer) => parse_master(answer).ok_or_else(unknown),
         // The user has no right to `SENTINEL MASTER`, but may have the right to the command that returns only the

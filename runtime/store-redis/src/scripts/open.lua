@@ -5,9 +5,14 @@
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
+-- True if the server lacks a command, because its configuration renames the command.
+local is_renamed = false
+
 -- Returns whether the Redis user of the connection may run a command with these arguments.
 local function may(...)
-  return redis.acl_check_cmd(...)
+  local exists, allowed = pcall(redis.acl_check_cmd, ...)
+  is_renamed = is_renamed or not exists
+  return exists and allowed
 end
 
 local missing = {}
@@ -32,7 +37,8 @@ end
 table.sort(missing)
 if #missing > 0 then
   return redis.error_reply('NOPERM the user must be allowed to run these commands on ' .. store
-    .. ' and on all keys with the same prefix: ' .. table.concat(missing, ', '))
+    .. ' and on all keys with the same prefix: ' .. table.concat(missing, ', ')
+    .. (is_renamed and '. The server renames at least one of them: remove rename-command from its configuration' or ''))
 end
 
 local is_new = redis.call('HLEN', store) == 0

@@ -169,6 +169,29 @@ fn sink_without_the_right_to_write_is_not_ready() -> Result<()> {
     service.end()
 }
 
+/// After an upgrade of the broker, the plugin of the type of a sink's exchange is missing, so the broker refuses each
+/// message. The stream must not be ready until the broker supports the type again.
+#[test]
+fn sink_with_an_unsupported_exchange_type_is_not_ready() -> Result<()> {
+    let rig = Rig::with_private_broker(ADMIN, "", "")?;
+    rig.client.exchange("hashed", ExchangeKind::Custom("x-modulus-hash".to_owned()))?;
+    rig.client.bind("out", "hashed", "")?;
+    let text = config(&rig.rabbit.url(), ADMIN, "", "");
+    rig.home.write("ordain.toml", text.replace("exchange = \"out\"", "exchange = \"hashed\""))?;
+    rig.rabbit.support_modulus_hash(false)?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(3, 2);
+    rig.publish(&lines)?;
+    service.until_lines(1, &["message refused by the broker", "exchange type x-modulus-hash"])?;
+    let address = admin(&mut service)?;
+    until_sink_refused(&mut service, address)?;
+    rig.rabbit.support_modulus_hash(true)?;
+    rig.check(&lines)?;
+    ready(&mut service)?;
+    service.end()
+}
+
 /// A run with `--once` ends when all messages are published. A missing exchange must therefore end the run, because the
 /// run would otherwise never end.
 #[test]
@@ -334,6 +357,25 @@ fn new_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
         service.end()?;
     }
     Ok(())
+}
+
+/// The virtual host has as many queues as its limit allows, so the broker refuses a new stream. The log must not advise
+/// to delete a queue of the stream, because the stream has no queue in another form. When the limit is removed, the
+/// stream must begin without a new start.
+#[test]
+fn new_stream_waits_for_a_limit_of_queues() -> Result<()> {
+    let rig = Rig::with(ADMIN, "", "")?;
+    rig.rabbit.limit_queues(Some(1))?;
+    let parts = ["queue limit in vhost", "(1) is reached", "raise the limit"];
+    let (mut service, _) = start_refused(&rig.home, &parts)?;
+    ensure!(!service.stderr().contains("choose another name"), "{}", service.stderr());
+    rig.rabbit.limit_queues(None)?;
+    service.until_says("new stream accepted by the broker")?;
+    rig.until_declared()?;
+    let lines = in_turn(3, 5);
+    rig.publish(&lines)?;
+    rig.check(&lines)?;
+    service.end()
 }
 
 /// Events over HTTP leave data of a refused new stream in the store. After a new start, the stream must nevertheless

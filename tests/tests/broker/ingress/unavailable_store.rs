@@ -117,7 +117,8 @@ fn check_busy_server(script: &str, end: impl FnOnce(&Redis) -> Result<()>) -> Re
     other.send(&["EVAL", script, "0"])?;
     rig.until_unready("unavailable: BUSY ")?;
     let refused = rig.post_refused()?;
-    rig.service.until_says("lease expired")?;
+    // The server answers, but completes no request.
+    rig.service.until_says("lease expired: the store has not completed a heartbeat")?;
     end(&redis)?;
     rig.check_recovery(&refused)
 }

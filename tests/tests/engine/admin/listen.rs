@@ -6,9 +6,11 @@ use anyhow::{Result, ensure};
 use ordain_servers::{Options, Proxy, Redis, Sentinel};
 use ordain_tests::alerts;
 use ordain_tests::host::Home;
-use ordain_tests::http::{admin, get, get_with, ready, send};
-use ordain_tests::service::Service;
+use ordain_tests::http::{LINES_TYPE, admin, get, get_with, ingress, post, ready, send};
+use ordain_tests::log::line;
+use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use ordain_tests::tally;
+use serde_json::json;
 
 const TOKEN: &str = "0123456789abcdef-secret";
 const PAGES: [&str; 6] = [
@@ -98,6 +100,57 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
     // The log names the command to which the user has no right.
     let words = ["accepts no writes", "no permissions to run the 'hset' command"];
     service.until_lines(1, &words)?;
+    service.end()
+}
+
+/// The store accepts writes, but the events of a queue cannot be read: the user lacks a right that only reads need, or
+/// the answer exceeds a limit of the server. The host must not be ready, and the log must name the next step.
+#[test]
+fn host_is_not_ready_while_its_store_does_not_complete_a_request() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(
+        &["tally"],
+        &format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\n[ingress]\nlisten = \"127.0.0.1:0\"\n\
+             [streams.cases]\nhandler = \"tally\"\nordering = \"fifo\"\nsource = {{ kind = \"http\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        ),
+    )?;
+    let mut service = Service::start(&home, &RUN_WITH_SHORT_WAITS)?;
+    let address = ready(&mut service)?;
+    let events = ingress(&mut service)?;
+    let limit = "client-output-buffer-limit";
+    // Redis 8 reports an "ACL failure" with the name of the command. Redis 7 does not name the command, so the log of
+    // the host names the server's own log, `ACL LOG`.
+    for (sequence, refuse, accept, words) in [
+        (
+            1,
+            ["acl", "setuser", "default", "-hmget"],
+            ["acl", "setuser", "default", "+hmget"],
+            "ACL ",
+        ),
+        (
+            2,
+            ["config", "set", limit, "normal 50000 0 0"],
+            ["config", "set", limit, "normal 0 0 0"],
+            limit,
+        ),
+    ] {
+        redis.command(&refuse)?;
+        let event = line("a", sequence, &json!({ "n": "x".repeat(500_000) }));
+        assert_eq!(post(events, LINES_TYPE, &(event + "\n"))?.status, 202);
+        service.until("the report of the request", || {
+            let problem = get(address, "/readyz").and_then(|page| page.problem());
+            problem.is_ok_and(|problem| problem.contains("has not completed a request since 20"))
+        })?;
+        let metrics = get(address, "/metrics")?.body;
+        ensure!(metrics.contains("\nordain_store_writable 0\n"), "{metrics}");
+        service.until_lines(1, &["did not complete a request", words])?;
+        redis.command(&accept)?;
+        until_writes(&mut service)?;
+        service.until("the message", || home.lines("stdout") as u64 == sequence)?;
+    }
     service.end()
 }
 

@@ -5,7 +5,8 @@ pub(super) const BUILD_INFO: &str =
 pub(super) const LOG_LINES_DROPPED: &str = "\
     Lines that this process did not write to standard error, because standard error accepted no data in time or \
     returned an error";
-pub(super) const STORE_WRITABLE: &str = "1 while the store accepts writes, 0 otherwise";
+pub(super) const STORE_WRITABLE: &str =
+    "1 while the store accepts writes and completes all requests, 0 otherwise";
 pub(super) const BROKER_CONNECTED: &str =
     "1 while the broker responds to this process, 0 otherwise";
 pub(super) const SINK_ACCEPTED: &str = "\

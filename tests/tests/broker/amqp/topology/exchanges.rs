@@ -163,6 +163,31 @@ fn exchange_of_another_type_is_reported_repeatedly() -> Result<()> {
     Ok(())
 }
 
+/// After an upgrade of the broker, the plugin of the exchange type is missing, so the exchange routes no messages. The
+/// host must name the plugin, and must not be ready until the broker supports the type again.
+#[test]
+fn exchange_of_an_unsupported_type_is_reported() -> Result<()> {
+    let rig = Rig::with_private_broker(ADMIN, "", "partitions = 4")?;
+    // This host checks the topology every three seconds.
+    let mut service = Service::start(&rig.home, &["--wait-divisor=20", "run"])?;
+    rig.until_declared()?;
+    let halves = Halves::begin(&rig, in_turn(3, 10))?;
+    let address = ready(&mut service)?;
+    rig.rabbit.support_modulus_hash(false)?;
+    let words = ["topology not as configured", "exchange type", "enable rabbitmq_sharding"];
+    service.until_lines(1, &words)?;
+    until_not_ready(&mut service)?;
+    let page = get(address, "/readyz")?;
+    ensure!(page.problem()?.contains("a type that the broker does not support"), "{page:?}");
+    service.until("no partition that consumes", || {
+        metric(address, "ordain_stream_consuming").is_ok_and(|consuming| consuming == Some(0))
+    })?;
+    rig.rabbit.support_modulus_hash(true)?;
+    ready(&mut service)?;
+    halves.end(&rig)?;
+    service.end()
+}
+
 /// The exchange is removed while no host runs. The next start declares it again, and reports the loss.
 #[test]
 fn exchange_removed_before_a_start_is_reported() -> Result<()> {
