@@ -232,8 +232,8 @@ fn read_file(file: &Path) -> Result<String, ConfigError> {
     }
     let text = std::fs::read_to_string(file).map_err(unreadable)?;
     if text.is_empty() {
-        let message =
-            "is empty: write at least one stream, or wait until another program has written the file";
+        let message = "is empty: write at least one stream, or wait until another program has \
+                       written the file";
         return Err(ConfigError::of_file(file, message.to_owned(), true));
     }
     Ok(text)
