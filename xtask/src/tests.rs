@@ -17,7 +17,8 @@ pub(crate) use release::{install_basics, test_basics};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
-    /// Only tests whose paths (modules and function) contain this text; `chaos` selects the whole program of this name.
+    /// Only tests whose paths (modules and function) contain this text. The text `chaos` runs all tests of the test
+    /// program `chaos` instead.
     filter: Option<String>,
     /// With `chaos`: repeat rounds for this time, in minutes, instead of one round.
     #[arg(long, requires = "filter")]
@@ -206,8 +207,8 @@ impl Outcome {
         self.failed_commands.extend(other.failed_commands);
     }
 
-    /// Returns the number of passed tests. If a command failed, prints the end of the output of each failed test once
-    /// more, and returns an error. The first print of a failure is thousands of lines above the end of the whole
+    /// Returns the number of passed tests. If a command failed, prints once more the end of the output of each failed
+    /// test, and returns an error. The first print of a failure is thousands of lines above the end of the whole
     /// output.
     fn into_passed(self) -> Result<u64> {
         if self.failed_commands.is_empty() {

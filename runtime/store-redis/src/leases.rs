@@ -24,7 +24,7 @@ use ordain_store::{
 };
 use ordain_store::{Partition, StoreError, versions};
 
-/// The text that stands for the holder in a released lease.
+/// The text in the place of the holder, in a released lease.
 const NO_HOLDER: &str = "-";
 
 fn lease_field(Partition { stream, number }: &Partition) -> String {

@@ -163,8 +163,8 @@ impl Sequencer {
                 Some(true) => conflict_error(sequence, event, None),
                 // If the sequencer treated the event as a repeat, the event would be lost without a trace.
                 None => format!(
-                    "another event with the same sequence was settled: event {sequence} of the key; its digest is no \
-                     longer stored, so it may have the same content"
+                    "event {sequence} of the key was already settled; its digest is no longer stored, so Ordain cannot \
+                     compare this event with it"
                 ),
             };
             orphan_letter(&self.lanes[index].key, sequence, event, Cause::Conflict, error)

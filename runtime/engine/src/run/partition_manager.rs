@@ -266,8 +266,8 @@ impl<'a> PartitionManager<'a> {
     }
 
     /// Returns whether all partitions are idle and the queues between them are empty. The function checks the
-    /// partitions one after the other. If no event was added to a queue during these checks, all partitions were idle
-    /// at the time of the final check.
+    /// partitions one after the other. If each check finds its partition idle, and no event was added to a queue during
+    /// the checks, then all partitions are idle at the time of the last check.
     fn all_idle(&self, all: &BTreeSet<Partition>) -> bool {
         let notifiers = &self.factory.notifiers;
         let (before, was_empty) = notifiers.writes();

@@ -55,7 +55,8 @@ pub(crate) struct FileSink {
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// One more than the number of a run: the run that the outbox publisher was collecting at the sink's newest write.
+    /// The number after that of the run that the outbox publisher was collecting when the sink was last updated. See
+    /// [`PendingRuns`](super::pending_runs::PendingRuns).
     next_run: u64,
 }
 

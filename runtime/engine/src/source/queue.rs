@@ -381,8 +381,9 @@ impl QueueReader {
         }
     }
 
-    /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, the next read
-    /// of this shard needs a notification or a poll. The result has the same meaning as the result of
+    /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, later calls
+    /// read this shard only after a notification, or after a poll has found new entries. The result has the same
+    /// meaning as the result of
     /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         // Immediately before the read, the reader takes the queue positions of the entries that this process has

@@ -103,7 +103,7 @@ impl TurnQueue {
     }
 }
 
-/// Turns of one queue that a worker has taken.
+/// Turns that a worker has taken from one queue.
 pub(super) struct TurnBatch {
     pub(super) queue: Arc<TurnQueue>,
     pub(super) turns: VecDeque<Turn>,

@@ -72,9 +72,9 @@ fn damaged_record_of_a_queue_is_an_error_of_the_store() -> Result<()> {
     Ok(())
 }
 
-/// The exchange is missing at a start. The host records that the exchange has no marker, and the replies of the store
-/// are lost. The next attempt finds the new record, and so cannot detect that the exchange was removed. The log must
-/// report the removal nevertheless.
+/// The exchange is missing at a start. The host writes to the store that the exchange has no marker. The store executes
+/// this write, but its replies are lost. The next attempt finds the new record, and so cannot detect that the exchange
+/// was removed. The log must report the removal nevertheless.
 #[test]
 fn exchange_missing_at_a_start_is_reported_despite_lost_replies() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -91,9 +91,9 @@ fn exchange_missing_at_a_start_is_reported_despite_lost_replies() -> Result<()> 
     service.end()
 }
 
-/// The exchange is removed while the host runs without the right to declare the marker again. The host records that the
-/// exchange has no marker, and the replies of the store are lost. The next check finds the new record, and so cannot
-/// detect that the exchange was removed. The log must report the removal nevertheless.
+/// The exchange is removed while the host runs without the right to declare the marker again. The host writes to the
+/// store that the exchange has no marker. The store executes this write, but its replies are lost. The next check finds
+/// the new record, and so cannot detect that the exchange was removed. The log must report the removal nevertheless.
 #[test]
 fn missing_exchange_is_reported_despite_lost_replies() -> Result<()> {
     let redis = Redis::start(&[])?;

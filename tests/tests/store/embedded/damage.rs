@@ -35,7 +35,7 @@ async fn crashed(size: usize) -> (Rig, tempfile::TempDir) {
         owner.write(rig.store(), write).await;
     }
     let copy = copy_of(&rig);
-    // Removes the space that the engine preallocates, so that the tests need not copy it.
+    // Removes the space that the storage engine preallocates, so that the tests need not copy it.
     let (path, bytes, end) = journal(copy.path());
     fs::write(path, &bytes[..end]).expect("a file");
     (rig, copy)
@@ -47,8 +47,8 @@ pub(super) fn copy_of(rig: &Rig) -> tempfile::TempDir {
         let copy = tempfile::tempdir().expect("a folder");
         match copy_all(rig.path(), copy.path()) {
             Ok(()) => break copy,
-            // The engine replaced a file during the copy. A crash never leaves such an inconsistent folder, so the loop
-            // makes another copy.
+            // The storage engine replaced or removed a file during the copy. A crash never leaves such an inconsistent
+            // folder, so the loop makes another copy.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => panic!("{error}"),
         }
