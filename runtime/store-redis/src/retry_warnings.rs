@@ -21,7 +21,8 @@ const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
 /// follow each other within 18 seconds. One try takes at most 13 seconds. The sequencer sends a failed commit again
 /// after at most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
-/// If a request has failed at each try for this time, its failure counts as lasting: longer than a reconnection takes.
+/// If the first and the newest failure of a request are this time apart, its failure counts as lasting: longer than a
+/// reconnection takes. A request of an admin page does not count, because the page waits no longer than this time.
 const LASTING_FAILURE: Duration = Duration::from_secs(10);
 /// Texts by which this module recognises that the server has closed a connection.
 const CLOSED_CONNECTION_WORDS: [&str; 3] = ["broken pipe", "reset by peer", "end of file"];
@@ -73,15 +74,16 @@ impl RetryingRequests {
         (now.duration_since(*failed_at) < REASON_AGE_LIMIT).then_some(reason.as_str())
     }
 
-    /// Returns the longest time for which a request has failed at each try. Returns `None` if no request has failed for
-    /// [`LASTING_FAILURE`]. Ignores a request whose newest failure is older than [`REASON_AGE_LIMIT`], because its
-    /// caller has probably given it up.
+    /// Returns the longest time since the first failure of a request whose failures cover [`LASTING_FAILURE`] or more.
+    /// Returns `None` without such a request. Ignores a request whose newest failure is older than [`GIVE_UP_DELAY`],
+    /// because its caller has probably given it up.
     fn lasting(&self, now: Instant) -> Option<Duration> {
-        let is_repeated =
-            |failures: &&RequestFailures| now.duration_since(failures.newest) < REASON_AGE_LIMIT;
-        let repeated = self.failures.values().filter(is_repeated);
-        let longest = repeated.map(|failures| now.duration_since(failures.first)).max()?;
-        (longest >= shortened(LASTING_FAILURE)).then_some(longest)
+        let is_lasting = |failures: &&RequestFailures| {
+            now.duration_since(failures.newest) < GIVE_UP_DELAY
+                && failures.newest.duration_since(failures.first) >= shortened(LASTING_FAILURE)
+        };
+        let lasting = self.failures.values().filter(is_lasting);
+        lasting.map(|failures| now.duration_since(failures.first)).max()
     }
 
     /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
@@ -248,11 +250,14 @@ mod tests {
         fail(&mut requests, COMMIT, earlier);
         assert_eq!(requests.lasting(earlier), None);
         let later = start + LASTING_FAILURE;
+        fail(&mut requests, COMMIT, later);
         assert_eq!(requests.lasting(later), Some(LASTING_FAILURE));
         // The success of another request changes nothing.
         requests.resolve(HEARTBEAT, later);
         assert_eq!(requests.lasting(later), Some(LASTING_FAILURE));
-        assert_eq!(requests.lasting(later + REASON_AGE_LIMIT), None, "given up");
+        let before_end = later + GIVE_UP_DELAY.saturating_sub(MOMENT);
+        assert!(requests.lasting(before_end).is_some(), "the next try may still run");
+        assert_eq!(requests.lasting(later + GIVE_UP_DELAY), None, "given up");
         // A later request of the same name starts anew.
         fail(&mut requests, COMMIT, later + GIVE_UP_DELAY);
         assert_eq!(requests.lasting(later + GIVE_UP_DELAY + MOMENT), None);
@@ -260,6 +265,35 @@ mod tests {
         assert!(requests.lasting(later + GIVE_UP_DELAY + LASTING_FAILURE).is_some());
         requests.resolve(COMMIT, later + GIVE_UP_DELAY + LASTING_FAILURE);
         assert_eq!(requests.lasting(later + GIVE_UP_DELAY + LASTING_FAILURE), None);
+    }
+
+    /// For example, the process has lost the partition, or an admin page has not waited longer for the store.
+    #[test]
+    fn failures_of_a_request_that_is_given_up_early_are_never_lasting() {
+        for given_up_after in [Duration::ZERO, LASTING_FAILURE.saturating_sub(MOMENT)] {
+            let mut requests = RetryingRequests::new();
+            let start = Instant::now();
+            fail(&mut requests, COMMIT, start);
+            fail(&mut requests, COMMIT, start + given_up_after);
+            for second in 10..40 {
+                assert_eq!(requests.lasting(start + Duration::from_secs(second)), None, "{second}");
+            }
+        }
+    }
+
+    /// One try takes at most 13 seconds, and the sequencer sends a commit again after at most 5 seconds.
+    #[test]
+    fn slow_tries_leave_no_break_in_a_lasting_failure() {
+        let mut requests = RetryingRequests::new();
+        let mut now = Instant::now();
+        fail(&mut requests, COMMIT, now);
+        for _ in 0..3 {
+            now += Duration::from_secs(18);
+            fail(&mut requests, COMMIT, now);
+            for second in 0..18 {
+                assert!(requests.lasting(now + Duration::from_secs(second)).is_some(), "{second}");
+            }
+        }
     }
 
     #[test]
