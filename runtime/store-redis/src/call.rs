@@ -10,7 +10,7 @@ use super::clock::NO_TIMES;
 use super::connection::RedisConnection;
 use super::error::{has_code, request_error};
 use super::names::type_of;
-use super::script::{LuaScript, key_of};
+use super::script::{LuaScript, command_name, key_of};
 use super::value::text;
 use ordain_store::StoreError;
 use ordain_util::backoff::Backoff;
@@ -52,7 +52,7 @@ impl RedisStore {
     pub(super) async fn run_command(&self, cmd: &Cmd) -> Result<Value, StoreError> {
         let ask =
             || async { self.connection.call(cmd).await.map_err(|error| request_error(&error)) };
-        let answer = self.retry(ask, || key_of(cmd).concat()).await;
+        let answer = self.retry(ask, || command_name(cmd)).await;
         self.with_key_name(answer, || key_of(cmd)).await
     }
 
@@ -69,16 +69,18 @@ impl RedisStore {
     {
         let mut backoff = RETRY_BACKOFF;
         let started = Instant::now();
+        // Requests in progress at the same time can have the same name, so the name does not identify the request.
+        let number = Some(self.retry_warnings.next_number());
         loop {
             let answer = ask().await;
             let Err(StoreError::Unavailable(reason)) = &answer else {
-                self.retry_warnings.resolve(what);
+                self.retry_warnings.resolve(number, what);
                 return answer;
             };
             if self.retry_timeout.is_some_and(|patience| started.elapsed() >= patience) {
                 return answer;
             }
-            self.retry_warnings.report(&what(), reason);
+            self.retry_warnings.report(number, &what(), reason);
             tokio::time::sleep(backoff.next_delay()).await;
         }
     }

@@ -114,11 +114,11 @@ impl MarkStore for RedisStore {
         let what = || format!("checkpoint of stream {:?}", partition.stream);
         match self.with_key_name(answer, || LuaScript::keys(&call)).await {
             Ok(answer) => {
-                self.retry_warnings.resolve(what);
+                self.retry_warnings.resolve(None, what);
                 Ok(answer == Some(Value::Int(1)))
             }
             Err(StoreError::Unavailable(reason) | StoreError::Corrupt(reason)) => {
-                self.retry_warnings.report(&what(), &reason);
+                self.retry_warnings.report(None, &what(), &reason);
                 Ok(false)
             }
             Err(error) => Err(error),

@@ -88,7 +88,7 @@ impl RecordStore for RedisStore {
         let reason = match self.with_key_name(answer, || keys.to_vec()).await {
             Ok(Some(answer)) => match parse_reply(answer, claim, batch.number) {
                 Some(reply) => {
-                    self.retry_warnings.resolve(what);
+                    self.retry_warnings.resolve(None, what);
                     if matches!(reply, CommitReply::RolledBack { .. }) {
                         self.record_rollback();
                     }
@@ -99,7 +99,7 @@ impl RecordStore for RedisStore {
             Ok(None) => format!("fewer than {} replicas have the commit", self.replicas),
             Err(error) => error.to_string(),
         };
-        self.retry_warnings.report(&what(), &reason);
+        self.retry_warnings.report(None, &what(), &reason);
         CommitReply::Unknown
     }
 }

@@ -2,7 +2,7 @@
 //! failed request has then succeeded, or its caller has given it up.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,16 @@ pub(super) struct RetryWarnings {
     /// `true` if `retrying` contains requests. A successful request takes the lock only in this case.
     has_retrying: AtomicBool,
     retrying: Mutex<RetryingRequests>,
+    next_number: AtomicU64,
+}
+
+/// Identifies a failed request.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+struct RequestId {
+    /// The number of a request that the store itself repeats: other requests in progress can have the same name. `None`
+    /// if the caller repeats the request under the same name.
+    number: Option<u64>,
+    name: String,
 }
 
 /// The failures of a request that has not succeeded since the first of them.
@@ -43,7 +53,7 @@ struct RequestFailures {
 
 struct RetryingRequests {
     /// The failures of each request that has failed and has not succeeded since.
-    failures: HashMap<String, RequestFailures>,
+    failures: HashMap<RequestId, RequestFailures>,
     throttle: LogThrottle,
     /// The time and the reason of the newest failure.
     newest: Option<(Instant, String)>,
@@ -55,17 +65,26 @@ impl RetryingRequests {
         Self { failures: HashMap::new(), throttle, newest: None }
     }
 
-    /// Records that a request failed at `now`. Returns whether a warning may be logged.
-    fn report(&mut self, request: &str, reason: &str, now: Instant) -> bool {
-        let failures = self.failures.entry(request.to_owned());
+    /// Records that a request failed at `now`. Returns whether a warning may be logged; in this case, also removes the
+    /// requests that their callers have given up.
+    fn report(&mut self, request: RequestId, reason: &str, now: Instant) -> bool {
+        let failures = self.failures.entry(request);
         let failures = failures.or_insert(RequestFailures { first: now, newest: now });
         if now.duration_since(failures.newest) >= GIVE_UP_DELAY {
-            // The caller gave up the earlier request. This failure belongs to a later request of the same name.
+            // The caller gave up the earlier request. This failure belongs to a later request with the same id.
             failures.first = now;
         }
         failures.newest = now;
         self.newest = Some((now, reason.to_owned()));
-        self.throttle.allow_at(now)
+        let may_warn = self.throttle.allow_at(now);
+        if may_warn {
+            self.remove_given_up(now);
+        }
+        may_warn
+    }
+
+    fn remove_given_up(&mut self, now: Instant) {
+        self.failures.retain(|_, failures| now.duration_since(failures.newest) < GIVE_UP_DELAY);
     }
 
     /// Returns the reason of the newest failure; `None` if this failure is older than [`REASON_AGE_LIMIT`].
@@ -88,12 +107,12 @@ impl RetryingRequests {
 
     /// Records that a request succeeded at `now`. Also removes the requests that their callers have given up. Returns
     /// `true` if no failed request remains, and then forgets the earlier failures.
-    fn resolve(&mut self, request: &str, now: Instant) -> bool {
+    fn resolve(&mut self, request: &RequestId, now: Instant) -> bool {
         if self.failures.is_empty() {
             return false;
         }
         self.failures.remove(request);
-        self.failures.retain(|_, failures| now.duration_since(failures.newest) < GIVE_UP_DELAY);
+        self.remove_given_up(now);
         let is_recovered = self.failures.is_empty();
         if is_recovered {
             *self = Self::new();
@@ -108,18 +127,25 @@ impl RetryWarnings {
             address: address.clone(),
             has_retrying: AtomicBool::new(false),
             retrying: Mutex::new(RetryingRequests::new()),
+            next_number: AtomicU64::new(0),
         }
     }
 
-    /// Records a request that failed and that its caller will repeat.
-    pub(super) fn report(&self, request: &str, reason: &str) {
+    /// Returns a number for a request that the store itself repeats.
+    pub(super) fn next_number(&self) -> u64 {
+        self.next_number.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Records a request that failed, and that will be repeated. `number` is `None` if the caller repeats the request.
+    pub(super) fn report(&self, number: Option<u64>, name: &str, reason: &str) {
+        let request = RequestId { number, name: name.to_owned() };
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         let now = Instant::now();
         if open.report(request, reason, now) {
             let hint =
                 if open.lasting(now).is_some() { closed_connection_hint(reason) } else { "" };
             tracing::warn!(
-                "the store at {} did not complete a request ({request}): \
+                "the store at {} did not complete a request ({name}): \
                  {reason}; retrying{hint}",
                 self.address
             );
@@ -145,12 +171,12 @@ impl RetryWarnings {
 
     /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
     /// again.
-    pub(super) fn resolve(&self, request: impl FnOnce() -> String) {
+    pub(super) fn resolve(&self, number: Option<u64>, name: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;
         }
         let mut open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
-        if open.resolve(&request(), Instant::now()) {
+        if open.resolve(&RequestId { number, name: name() }, Instant::now()) {
             self.has_retrying.store(false, Ordering::Relaxed);
             tracing::info!("the store at {} completes requests again", self.address);
         }
@@ -177,22 +203,27 @@ mod tests {
     const HEARTBEAT: &str = "heartbeat of {ordain:0}:instances";
     const MOMENT: Duration = Duration::from_millis(1);
 
-    fn fail(requests: &mut RetryingRequests, request: &str, now: Instant) {
-        requests.report(request, "connection refused", now);
+    /// Returns the id of a request that its caller repeats.
+    fn id(name: &str) -> RequestId {
+        RequestId { number: None, name: name.to_owned() }
+    }
+
+    fn fail(requests: &mut RetryingRequests, name: &str, now: Instant) {
+        requests.report(id(name), "connection refused", now);
     }
 
     #[test]
     fn success_of_the_failed_request_is_a_recovery_at_once() {
         let mut requests = RetryingRequests::new();
         let start = Instant::now();
-        assert!(!requests.resolve(COMMIT, start), "no request has failed");
+        assert!(!requests.resolve(&id(COMMIT), start), "no request has failed");
         fail(&mut requests, COMMIT, start);
         fail(&mut requests, HEARTBEAT, start);
-        assert!(!requests.resolve(COMMIT, start), "the heartbeat still fails");
+        assert!(!requests.resolve(&id(COMMIT), start), "the heartbeat still fails");
         assert_eq!(requests.newest_reason(start), Some("connection refused"));
-        assert!(requests.resolve(HEARTBEAT, start));
+        assert!(requests.resolve(&id(HEARTBEAT), start));
         assert_eq!(requests.newest_reason(start), None);
-        assert!(!requests.resolve(HEARTBEAT, start), "the recovery is reported once");
+        assert!(!requests.resolve(&id(HEARTBEAT), start), "the recovery is reported once");
     }
 
     #[test]
@@ -201,9 +232,9 @@ mod tests {
         let start = Instant::now();
         fail(&mut requests, COMMIT, start);
         fail(&mut requests, HEARTBEAT, start);
-        assert!(!requests.resolve(HEARTBEAT, start + MOMENT));
-        assert!(!requests.resolve(HEARTBEAT, start + GIVE_UP_DELAY.saturating_sub(MOMENT)));
-        assert!(requests.resolve(HEARTBEAT, start + GIVE_UP_DELAY));
+        assert!(!requests.resolve(&id(HEARTBEAT), start + MOMENT));
+        assert!(!requests.resolve(&id(HEARTBEAT), start + GIVE_UP_DELAY.saturating_sub(MOMENT)));
+        assert!(requests.resolve(&id(HEARTBEAT), start + GIVE_UP_DELAY));
     }
 
     #[test]
@@ -213,8 +244,8 @@ mod tests {
         fail(&mut requests, "checkpoint of stream \"s\"", start);
         let repeated_at = start + GIVE_UP_DELAY.saturating_sub(MOMENT);
         fail(&mut requests, COMMIT, repeated_at);
-        assert!(!requests.resolve(HEARTBEAT, start + GIVE_UP_DELAY));
-        assert!(requests.resolve(COMMIT, start + GIVE_UP_DELAY));
+        assert!(!requests.resolve(&id(HEARTBEAT), start + GIVE_UP_DELAY));
+        assert!(requests.resolve(&id(COMMIT), start + GIVE_UP_DELAY));
     }
 
     /// One try takes at most 13 seconds, and the sequencer sends a commit again after at most 5 seconds.
@@ -226,7 +257,7 @@ mod tests {
             fail(&mut requests, COMMIT, now);
             for _ in 0..18 {
                 now += Duration::from_secs(1);
-                assert!(!requests.resolve(HEARTBEAT, now));
+                assert!(!requests.resolve(&id(HEARTBEAT), now));
             }
         }
     }
@@ -253,7 +284,7 @@ mod tests {
         fail(&mut requests, COMMIT, later);
         assert_eq!(requests.lasting(later), Some(LASTING_FAILURE));
         // The success of another request changes nothing.
-        requests.resolve(HEARTBEAT, later);
+        requests.resolve(&id(HEARTBEAT), later);
         assert_eq!(requests.lasting(later), Some(LASTING_FAILURE));
         let before_end = later + GIVE_UP_DELAY.saturating_sub(MOMENT);
         assert!(requests.lasting(before_end).is_some(), "the next try may still run");
@@ -263,8 +294,34 @@ mod tests {
         assert_eq!(requests.lasting(later + GIVE_UP_DELAY + MOMENT), None);
         fail(&mut requests, COMMIT, later + GIVE_UP_DELAY + LASTING_FAILURE);
         assert!(requests.lasting(later + GIVE_UP_DELAY + LASTING_FAILURE).is_some());
-        requests.resolve(COMMIT, later + GIVE_UP_DELAY + LASTING_FAILURE);
+        requests.resolve(&id(COMMIT), later + GIVE_UP_DELAY + LASTING_FAILURE);
         assert_eq!(requests.lasting(later + GIVE_UP_DELAY + LASTING_FAILURE), None);
+    }
+
+    /// For example, the records of one key exceed a limit of the server, and another load of the shard succeeds.
+    #[test]
+    fn failure_lasts_although_another_request_of_the_same_name_succeeds() {
+        let url = ordain_store::RedisAddress::parse("redis://localhost").expect("a URL");
+        let warnings = RetryWarnings::new(&url);
+        let [large, small] = [warnings.next_number(), warnings.next_number()].map(Some);
+        let name = || "load of {ordain:0}:data:s".to_owned();
+        warnings.report(large, &name(), "broken pipe");
+        warnings.report(small, &name(), "broken pipe");
+        warnings.resolve(small, name);
+        assert!(warnings.newest_reason().is_some(), "the other load still fails");
+        warnings.resolve(large, name);
+        assert_eq!(warnings.newest_reason(), None);
+    }
+
+    #[test]
+    fn requests_that_are_given_up_do_not_accumulate() {
+        let mut requests = RetryingRequests::new();
+        let start = Instant::now();
+        for number in 0..1000_u32 {
+            let request = RequestId { number: Some(number.into()), name: COMMIT.to_owned() };
+            requests.report(request, "connection refused", start + number * WARN_INTERVAL);
+        }
+        assert!(requests.failures.len() < 10, "{}", requests.failures.len());
     }
 
     /// For example, the process has lost the partition, or an admin page has not waited longer for the store.
@@ -312,12 +369,12 @@ mod tests {
         let mut requests = RetryingRequests::new();
         let start = Instant::now();
         let report = |requests: &mut RetryingRequests, now| {
-            requests.report(COMMIT, "connection refused", now)
+            requests.report(id(COMMIT), "connection refused", now)
         };
         assert!(report(&mut requests, start));
         assert!(!report(&mut requests, start + MOMENT));
         assert!(report(&mut requests, start + WARN_INTERVAL));
-        assert!(requests.resolve(COMMIT, start + WARN_INTERVAL));
+        assert!(requests.resolve(&id(COMMIT), start + WARN_INTERVAL));
         assert!(report(&mut requests, start + WARN_INTERVAL));
     }
 }

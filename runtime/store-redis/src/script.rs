@@ -51,6 +51,12 @@ pub(super) fn key_of(cmd: &Cmd) -> Vec<String> {
     key.map(Into::into).into_iter().collect()
 }
 
+/// Returns the name of a command that does not call a script, with its only Redis key, for messages.
+pub(super) fn command_name(cmd: &Cmd) -> String {
+    let parts: Vec<_> = simple_args(cmd).take(2).map(String::from_utf8_lossy).collect();
+    parts.join(" of ")
+}
+
 /// Returns the hash tag (the bytes between braces) of the first Redis key; empty if the key has no hash tag.
 pub(super) fn tag_of(cmd: &Cmd) -> &[u8] {
     let mut arguments = simple_args(cmd);
@@ -182,6 +188,14 @@ fn hash_tag_is_found_in_every_form_of_a_command() {
     {
         assert_eq!(tag_of(command), tag.as_bytes(), "{command:?}");
     }
+}
+
+/// A read and a write of the same Redis key need different names in the log.
+#[test]
+fn name_of_a_command_contains_the_command_and_its_key() {
+    let mut get = cmd("HGET");
+    get.arg("ordain:{0}:marks").arg("m");
+    assert_eq!(command_name(&get), "HGET of ordain:{0}:marks");
 }
 
 #[test]
