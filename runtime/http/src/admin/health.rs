@@ -118,8 +118,8 @@ pub(super) async fn watch(app: &AdminState) {
     }
 }
 
-/// Returns the reason why the process cannot use its store: the process is starting or shutting down, the store accepts
-/// no writes, or a request to the store has failed for a long time. Returns `None` if the process can use its store.
+/// Returns the reason why the process cannot use its store: the process is starting or shutting down, or the store
+/// accepts no writes. Returns `None` if the process can use its store.
 fn store_problem(app: &AdminState) -> Option<String> {
     let reason = match app.figures.phase() {
         _ if *app.shutdown.borrow() => "the process is shutting down".to_owned(),
@@ -127,9 +127,7 @@ fn store_problem(app: &AdminState) -> Option<String> {
         RunPhase::OpeningStore => "the process is opening its store".to_owned(),
         RunPhase::ClaimingPartitions | RunPhase::Running => {
             let failure = *app.health.lock();
-            let Some(StoreFailure { since, unanswered_since, .. }) = failure else {
-                return failing_request(app);
-            };
+            let StoreFailure { since, unanswered_since, .. } = failure?;
             match unanswered_since {
                 Some(since) => format!("the store has not answered since {since:.0}; see the log"),
                 None => format!("the store has accepted no writes since {since:.0}; see the log"),
@@ -313,7 +311,7 @@ fn not_ready(reason: &str, problems: &StreamProblems) -> ProblemDetails {
 pub(super) async fn ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {
-    if let Some(reason) = store_problem(&app) {
+    if let Some(reason) = store_problem(&app).or_else(|| failing_request(&app)) {
         return Err(not_ready(&reason, &StreamProblems::new()));
     }
     if app.figures.is_lease_expired() {
@@ -352,8 +350,9 @@ fn more_streams(count: usize) -> String {
 }
 
 /// Handles `GET /readyz/ingress`: returns whether the process accepts events over HTTP and can store them durably. To
-/// accept events, the process needs only its store. The response can therefore be 200 while the broker is unavailable.
-/// The response is 404 if the process never accepts events over HTTP.
+/// accept events, the process only needs to write to its store. The response can therefore be 200 while the broker is
+/// unavailable, or while another request to the store fails. The response is 404 if the process never accepts events
+/// over HTTP.
 pub(super) async fn ingress_ready(
     State(app): State<Arc<AdminState>>,
 ) -> Result<&'static str, ProblemDetails> {

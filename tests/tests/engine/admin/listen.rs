@@ -104,7 +104,8 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
 }
 
 /// The store accepts writes, but the events of a queue cannot be read: the user lacks a right that only reads need, or
-/// the answer exceeds a limit of the server. The host must not be ready, and the log must name the next step.
+/// the answer exceeds a limit of the server. The host must not be ready, and the log must name the next step. The host
+/// still accepts events over HTTP, and must report this.
 #[test]
 fn host_is_not_ready_while_its_store_does_not_complete_a_request() -> Result<()> {
     let redis = Redis::start(&[])?;
@@ -143,6 +144,7 @@ fn host_is_not_ready_while_its_store_does_not_complete_a_request() -> Result<()>
         service.until("the report of the request", || {
             let problem = get(address, "/readyz").and_then(|page| page.problem());
             problem.is_ok_and(|problem| problem.contains("has not completed a request since 20"))
+                && get(address, "/readyz/ingress").is_ok_and(|page| page.status == 200)
         })?;
         let metrics = get(address, "/metrics")?.body;
         ensure!(metrics.contains("\nordain_store_writable 0\n"), "{metrics}");
