@@ -50,9 +50,13 @@ const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
 /// such a type.
 const UNSUPPORTED_EXCHANGE_TYPES: [&str; 3] =
     ["unknown exchange type", "invalid exchange type", "Cannot route message through exchange"];
-/// The end of each text with which the broker refuses to declare a queue or an exchange above a limit, such as `queue
-/// limit in vhost '/' (100) is reached` or `exchange limit of 100 is reached`.
-const REACHED_LIMIT_SUFFIX: &str = "is reached";
+/// The beginnings of the texts with which the broker refuses to declare a queue or an exchange above a limit, such as
+/// `cannot declare queue 'q': queue limit in vhost '/' (100) is reached`. With long names, the broker cuts the rest of
+/// the text.
+const REACHED_LIMIT_PREFIXES: [&str; 2] = [
+    "PRECONDITION_FAILED - cannot declare queue '",
+    "PRECONDITION_FAILED - cannot declare exchange '",
+];
 /// The text by which this module recognises that the broker refuses to open a channel above a limit. The broker then
 /// also closes the connection.
 const CHANNEL_LIMIT: &str = "number of channels opened";
@@ -427,7 +431,7 @@ impl BrokerEndpoint {
                     Some(RefusalCause::Unsupported)
                 }
                 AMQPErrorKind::Soft(PRECONDITIONFAILED)
-                    if reason.ends_with(REACHED_LIMIT_SUFFIX) =>
+                    if names_reached_limit(error.get_message().as_str()) =>
                 {
                     Some(RefusalCause::Limit)
                 }
@@ -460,6 +464,11 @@ fn error_words(error: &lapin::Error) -> String {
 /// Returns whether the broker's words state that it does not support the type of an exchange.
 fn names_unsupported_exchange_type(words: &str) -> bool {
     UNSUPPORTED_EXCHANGE_TYPES.iter().any(|text| words.contains(text))
+}
+
+/// Returns whether the broker's words state that it has as many queues or exchanges as a limit allows.
+fn names_reached_limit(words: &str) -> bool {
+    REACHED_LIMIT_PREFIXES.iter().any(|prefix| words.starts_with(prefix))
 }
 
 /// Returns whether the library refused an action only because the channel or connection is closed. The cause is then in
@@ -556,7 +565,11 @@ mod tests {
     fn reached_limit_is_no_other_form_and_no_missing_right() {
         let precondition = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);
         let not_allowed = AMQPErrorKind::Hard(AMQPHardError::NOTALLOWED);
+        // RabbitMQ cuts each text after 252 bytes.
+        let long = format!("PRECONDITION_FAILED - cannot declare queue '{}", "q".repeat(255));
+        let long = format!("{}...", &long[..252]);
         for (kind, words, expected) in [
+            (precondition.clone(), long.as_str(), RefusalCause::Limit),
             (
                 precondition.clone(),
                 "PRECONDITION_FAILED - cannot declare queue 'q': queue limit in vhost '/' (2) is reached",

@@ -103,13 +103,6 @@ impl FilePattern {
         is_compressed.then_some(FileRole::Compressed)
     }
 
-    /// Returns a pattern that the names of a series match: the names that differ from this name only in digits.
-    #[must_use]
-    pub fn series(&self) -> Self {
-        let name = self.name.replace(|part: char| part.is_ascii_digit(), "?");
-        Self { folder: self.folder.clone(), name }
-    }
-
     /// Returns the newest of `names` that is earlier than this name in the same series (see [`is_earlier_in_series`]).
     pub fn newest_predecessor<'a>(&self, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
         names.filter(|name| is_earlier_in_series(name, &self.name)).max()
@@ -278,7 +271,6 @@ mod tests {
             assert_eq!(is_earlier_in_series(earlier, later), expected, "{earlier} {later}");
         }
         let pattern = FilePattern::new(Path::new("log/e-20261129"));
-        assert_eq!(pattern.series().path(), Path::new("log/e-????????"));
         let names = ["e-20261127", "e-20261128", "e-20261130", "e-9"];
         assert_eq!(pattern.newest_predecessor(names.into_iter()), Some("e-20261128"));
     }

@@ -30,8 +30,13 @@ use ordain_util::wait::shortened;
 use routes::{ExchangeAnswer, RouteCheck, Routes};
 use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 
-/// Interval between two checks while a stream receives no events because of a finding.
+/// Interval between two checks while a stream receives no events because of a finding, and between the first incomplete
+/// checks (see [`QueueFindings::is_incomplete`]).
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
+/// Number of incomplete checks in a row after which the interval is as long as usual. RabbitMQ shows a new queue and
+/// its policies within seconds, so the state then probably lasts, for example because the collection of metrics is
+/// disabled.
+const INCOMPLETE_CHECKS_LIMIT: u32 = 5;
 /// Time after which a queue whose policies are unknown is reported: longer than RabbitMQ needs to show the policies of a
 /// new queue.
 const UNREAD_POLICIES_LIMIT: Duration = Duration::from_secs(30);
@@ -264,10 +269,16 @@ impl QueueFindings {
         }
     }
 
-    /// Returns the time until the next check.
-    fn next_check(&self) -> Duration {
+    /// Returns whether a queue does not exist, or has unknown policies.
+    fn is_incomplete(&self) -> bool {
+        self.has_missing_queue || self.unread_policies.is_some()
+    }
+
+    /// Returns the time until the next check. `incomplete_checks` is the number of incomplete checks in a row; this
+    /// check counts too.
+    fn next_check(&self, incomplete_checks: u32) -> Duration {
         let has_fault = self.topology.iter().any(|finding| finding.fault.is_some());
-        if has_fault || self.has_missing_queue || self.unread_policies.is_some() {
+        if has_fault || (1..=INCOMPLETE_CHECKS_LIMIT).contains(&incomplete_checks) {
             FAULT_CHECK_INTERVAL
         } else {
             SERVER_CHECK_INTERVAL
@@ -478,6 +489,22 @@ impl<'a> UnreadStreams<'a> {
     }
 }
 
+/// Adds the warnings of a check to the `known` warnings, and returns the new warnings. If the check knows the policies
+/// of all queues, forgets the known warnings that the check did not find.
+fn new_warnings(
+    known: &mut BTreeSet<QueueWarning>,
+    found: Vec<QueueWarning>,
+    has_unread_policies: bool,
+) -> Vec<QueueWarning> {
+    let found: BTreeSet<QueueWarning> = found.into_iter().collect();
+    let new = found.difference(known).cloned().collect();
+    if !has_unread_policies {
+        known.clear();
+    }
+    known.extend(found);
+    new
+}
+
 /// Logs the policies and arguments with which RabbitMQ loses or repeats events. The first check logs all these
 /// settings, and each later check logs only new settings. Each check also logs and counts the missing bindings, and the
 /// consumers, queues and exchanges that take events from a stream. The states of the sources record which partitions
@@ -488,6 +515,7 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
     let mut throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut consumers_throttle = LogThrottle::new(shortened(WARN_INTERVAL));
     let mut interval = SERVER_CHECK_INTERVAL;
+    let mut incomplete_checks = 0_u32;
     let mut faults = RoutingFaults::default();
     // The queue whose policies the last checks could not read, and the time of the first of these checks.
     let mut unread: Option<(String, Instant)> = None;
@@ -500,7 +528,9 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
                 faults.update(status, &findings.topology, |fault, partition| {
                     findings.is_unchecked(fault, partition)
                 });
-                interval = findings.next_check();
+                incomplete_checks =
+                    if findings.is_incomplete() { incomplete_checks.saturating_add(1) } else { 0 };
+                interval = findings.next_check(incomplete_checks);
                 let before = unread.take();
                 unread = findings.unread_policies.map(|queue| match before {
                     Some((known, since)) if known == queue => (queue, since),
@@ -517,8 +547,7 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
                          Ordain repeats the check"
                     );
                 }
-                let found: BTreeSet<QueueWarning> = findings.warnings.into_iter().collect();
-                for warning in found.difference(&known) {
+                for warning in new_warnings(&mut known, findings.warnings, unread.is_some()) {
                     warning.log(None);
                 }
                 if let Some((_, error)) = findings.consumers_errors.pop_first()
@@ -531,7 +560,6 @@ pub(super) async fn watch(policies: Option<QueuePolicies>, status: &RunStatus) {
                 if let Some(error) = findings.bindings_error {
                     policies.api.warn_unread_bindings(&error);
                 }
-                known = found;
             }
             Err(error) => {
                 faults.update(status, &[], |_, _| true);
@@ -584,14 +612,18 @@ mod tests {
         assert_eq!(missing.fault, Some(RoutingFault::MissingBinding));
     }
 
-    /// RabbitMQ shows the policies of a new queue only after some seconds. The next check must then follow soon.
+    /// RabbitMQ shows the policies of a new queue only after some seconds. The next check must then follow soon. If the
+    /// policies stay unknown, the interval must become as long as usual.
     #[test]
     fn queue_without_known_policies_is_checked_again_soon() {
         let next = |answers: &[Value]| {
             let parse = |answer: &Value| serde_json::from_value(answer.clone()).expect("a queue");
             let answers: Vec<QueueAnswer> = answers.iter().map(parse).collect();
             let findings = QueueFindings::of(&[foreign_queue()], &answers, Ok(None));
-            (findings.next_check(), findings.unread_policies)
+            let incomplete_checks = u32::from(findings.is_incomplete());
+            let last = incomplete_checks * (INCOMPLETE_CHECKS_LIMIT + 1);
+            assert_eq!(findings.next_check(last), SERVER_CHECK_INTERVAL);
+            (findings.next_check(incomplete_checks), findings.unread_policies)
         };
         let name = "orders";
         assert_eq!(next(&[]), (FAULT_CHECK_INTERVAL, None));
@@ -601,6 +633,21 @@ mod tests {
             let answer = json!({ "name": name, "effective_policy_definition": policies });
             assert_eq!(next(&[answer]), (SERVER_CHECK_INTERVAL, None));
         }
+    }
+
+    #[test]
+    fn warning_is_new_only_once_while_the_policies_are_unread_for_a_while() {
+        let warning = |text: &str| QueueWarning { effect: SettingEffect::Loss, text: text.into() };
+        let mut known = BTreeSet::new();
+        let mut check = |found: &[&str], has_unread_policies| {
+            let found = found.iter().map(|text| warning(text)).collect();
+            new_warnings(&mut known, found, has_unread_policies).len()
+        };
+        assert_eq!(check(&["policy", "argument"], false), 2);
+        assert_eq!(check(&["argument"], true), 0);
+        assert_eq!(check(&["policy", "argument"], false), 0, "the policies are known again");
+        assert_eq!(check(&["argument"], false), 0);
+        assert_eq!(check(&["policy", "argument"], false), 1, "removed and set again");
     }
 
     #[test]

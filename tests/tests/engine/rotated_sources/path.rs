@@ -176,6 +176,33 @@ fn files_that_a_link_has_passed_are_read() -> Result<()> {
     writer.finish(&mut service)
 }
 
+/// The link of the path has passed a file that the host has no permission to reach. The folder also has such a file
+/// with an older date.
+#[test]
+fn passed_file_without_read_permission_ends_no_run() -> Result<()> {
+    let mut writer = Writer::new("current", 20)?;
+    writer.create("log-20261127", 20)?;
+    symlink("log-20261127", writer.home.path("current"))?;
+    fs::create_dir(writer.home.path("private"))?;
+    writer.home.write("private/log", "no event\n")?;
+    writer.set_mode("private", 0o000)?;
+    let mut service = writer.start_as_ordinary_user()?;
+    writer.until_all(&mut service)?;
+    for name in ["log-20250101", "log-20261128"] {
+        symlink("private/log", writer.home.path(name))?;
+    }
+    writer.create("log-20261129", 20)?;
+    symlink("log-20261129", writer.home.path("new"))?;
+    writer.rename("new", "current")?;
+    service.until_says("older file skipped")?;
+    writer.until_all(&mut service)?;
+    let log = service.stderr();
+    ensure!(log.contains("log-20261128") && !log.contains("log-20250101"), "{log}");
+    writer.append("log-20261129", 10)?;
+    writer.finish(&mut service)?;
+    writer.set_mode("private", 0o700)
+}
+
 /// A link leads in a circle: one link of a pattern, and for a while the path itself. No event is lost, and the run
 /// continues.
 #[test]

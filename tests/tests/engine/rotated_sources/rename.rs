@@ -1,13 +1,11 @@
 //! Log rotation that renames the file, and creates a new file of the same name.
 
 use std::fs;
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::thread;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::http::{LINES_TYPE, ingress, post_with};
 use ordain_tests::log::{by_key, in_turn, line, text, unnumbered};
-use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::json;
 
@@ -241,27 +239,20 @@ fn half_line_hides_no_older_file() -> Result<()> {
     writer.check()
 }
 
-/// The user who runs the host has no permission to read an older file. Root can read every file, so if the host runs as
-/// root, the test takes away the capabilities that permit this.
+/// The user who runs the host has no permission to read an older file.
 #[test]
 fn older_file_without_read_permission_ends_no_run() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
     writer.create(EVENTS, 20)?;
-    let is_root = fs::metadata("/proc/self")?.uid() == 0;
-    let by = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"].map(str::to_owned);
-    let by = if is_root { &by[..] } else { &[] };
-    let mut service = Service::start_by(&writer.home, by, &["run"])?;
+    let mut service = writer.start_as_ordinary_user()?;
     writer.until_all(&mut service)?;
-    let set_mode = |name: &str, mode| {
-        fs::set_permissions(writer.home.path(name), fs::Permissions::from_mode(mode))
-    };
     let older = "events.ndjson.5";
     writer.home.write("other", text(&writer.lines[20..30]))?;
-    set_mode("other", 0o000)?;
+    writer.set_mode("other", 0o000)?;
     writer.rename("other", older)?;
     service.until_says("older file skipped")?;
     ensure!(service.stderr().contains(older), "{}", service.stderr());
-    set_mode(older, 0o600)?;
+    writer.set_mode(older, 0o600)?;
     writer.written += 10;
     writer.until_all(&mut service)?;
     writer.append(EVENTS, 10)?;

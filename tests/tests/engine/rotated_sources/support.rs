@@ -1,6 +1,7 @@
 //! A program that writes, rotates and compresses event files, and the home of the host that reads these files.
 
 use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::process::Command;
 
 use anyhow::{Context as _, Result, ensure};
@@ -158,6 +159,18 @@ impl Writer {
     /// Starts the host.
     pub(super) fn start(&self) -> Result<Service> {
         Service::start(&self.home, &["run"])
+    }
+
+    /// Starts the host without the capabilities with which root can read every file.
+    pub(super) fn start_as_ordinary_user(&self) -> Result<Service> {
+        let is_root = fs::metadata("/proc/self")?.uid() == 0;
+        let by = ["setpriv", "--bounding-set=-dac_override,-dac_read_search"].map(str::to_owned);
+        Service::start_by(&self.home, if is_root { &by[..] } else { &[] }, &["run"])
+    }
+
+    /// Sets the rights to a file or folder.
+    pub(super) fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
+        Ok(fs::set_permissions(self.home.path(name), fs::Permissions::from_mode(mode))?)
     }
 
     /// Starts the host, and waits for the first messages.

@@ -1,6 +1,7 @@
 //! The files that the folder of a source lists, in the order in which the source reads them.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::MetadataExt as _;
@@ -39,7 +40,7 @@ pub(super) fn positions(listed: &[ListedFile]) -> FilePositions {
     listed.iter().enumerate().map(|(at, found)| (found.metadata.ino(), at)).collect()
 }
 
-/// A file whose name matches a pattern.
+/// A file of a folder, with its role.
 pub(super) type MatchingFile = (PathBuf, FileRole, io::Result<Metadata>);
 
 pub(super) fn is_rotated(role: FileRole) -> bool {
@@ -49,18 +50,19 @@ pub(super) fn is_rotated(role: FileRole) -> bool {
 /// Maximum number of listings of a folder for one result of [`matching_files`].
 const LISTINGS_LIMIT: usize = 64;
 
-/// Returns the files of the folder that match the pattern and have a wanted role, in the order of their paths. A
+/// Returns the files of the folder that have a role, in the order of their paths. `role_of` returns the role of the
+/// file with a name, or `None` if the caller does not need the file; this function reads nothing of such a file. A
 /// listing can lack a file that a program renames during the listing. This function therefore repeats the listing until
 /// a listing has all files of the previous listing under the same names. This listing may also have new files, because
 /// programs may create files without a pause. Returns `None` if [`LISTINGS_LIMIT`] listings were made, and none of them
 /// has all files of the listing before it.
 pub(super) fn matching_files(
     pattern: &FilePattern,
-    is_wanted: impl Fn(FileRole) -> bool,
+    role_of: impl Fn(&OsStr) -> Option<FileRole>,
 ) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut before: Option<Vec<MatchingFile>> = None;
     for _ in 0..LISTINGS_LIMIT {
-        let listed = list_matching(pattern, &is_wanted)?;
+        let listed = list_matching(pattern, &role_of)?;
         if let (Some(before), Some(files)) = (&before, &listed)
             && has_all(files, before)
         {
@@ -87,7 +89,7 @@ fn identity((path, _, metadata): &MatchingFile) -> (&Path, u64, u64) {
 /// renamed file. Also returns `None` if the folder is missing.
 fn list_matching(
     pattern: &FilePattern,
-    is_wanted: impl Fn(FileRole) -> bool,
+    role_of: impl Fn(&OsStr) -> Option<FileRole>,
 ) -> io::Result<Option<Vec<MatchingFile>>> {
     let mut matching = Vec::new();
     let entries = match fs::read_dir(pattern.folder()) {
@@ -97,7 +99,7 @@ fn list_matching(
     };
     for entry in entries {
         let name = entry?.file_name();
-        let Some(role) = pattern.role(&name).filter(|role| is_wanted(*role)) else { continue };
+        let Some(role) = role_of(&name) else { continue };
         let path = pattern.path_of(&name);
         match fs::metadata(&path) {
             Ok(metadata) if !metadata.is_file() => {}
@@ -148,7 +150,8 @@ pub(crate) fn rotated_files(path: &Path) -> io::Result<Vec<FileProgress>> {
         return Ok(Vec::new());
     }
     let mut listed = Vec::new();
-    let matching = matching_files(&pattern, is_rotated)?;
+    let role_of = |name: &OsStr| pattern.role(name).filter(|role| is_rotated(*role));
+    let matching = matching_files(&pattern, role_of)?;
     let matching = matching.ok_or_else(|| {
         io::Error::other(
             "the folder is missing, or programs rename the files of the folder without a pause",

@@ -55,7 +55,8 @@ impl FileSet {
             );
         }
         let mut listed = Vec::new();
-        if !self.list_folder(pattern, self.is_first_start, &is_wanted, &mut listed)? {
+        let role_of = |name: &OsStr| pattern.role(name).filter(|role| is_wanted(*role));
+        if !self.list_folder(pattern, self.is_first_start, role_of, &mut listed)? {
             return Ok(None);
         }
         if let Some(target) = &target {
@@ -65,7 +66,8 @@ impl FileSet {
             let is_new = !self.files.is_empty() && !self.files.iter().any(is_known);
             let is_ignored = self.is_first_start || is_new;
             let is_wanted = |role| role != FileRole::Live && is_wanted(role);
-            if !self.list_folder(target, is_ignored, is_wanted, &mut listed)? {
+            let role_of = |name: &OsStr| target.role(name).filter(|role| is_wanted(*role));
+            if !self.list_folder(target, is_ignored, role_of, &mut listed)? {
                 return Ok(None);
             }
             if is_wanted(FileRole::Rotated { number: 0 })
@@ -208,28 +210,24 @@ impl FileSet {
         let names: Vec<String> = self.files.iter().filter_map(name_of).collect();
         let newest = target.newest_predecessor(names.iter().map(String::as_str));
         let Some(newest) = newest else { return Ok(true) };
+        // The folder may have files of the series that are older than all files of the source. The process may have no
+        // right to read them.
+        let role_of = |name: &OsStr| {
+            let name = name.to_str()?;
+            let is_between = is_earlier_in_series(newest, name)
+                && target.newest_predecessor(std::iter::once(name)).is_some();
+            is_between.then_some(FileRole::Rotated { number: 0 })
+        };
         let mut series = Vec::new();
-        let is_live = |role: FileRole| role == FileRole::Live;
-        if !self.list_folder(&target.series(), false, is_live, &mut series)? {
+        if !self.list_folder(target, false, role_of, &mut series)? {
             return Ok(false);
         }
         let known: BTreeSet<_> = listed.iter().map(ListedFile::identity).collect();
-        let is_between = |found: &ListedFile| {
-            let name = found.path.file_name().and_then(OsStr::to_str);
-            name.is_some_and(|name| {
-                is_earlier_in_series(newest, name)
-                    && target.newest_predecessor(std::iter::once(name)).is_some()
-            })
-        };
-        series.retain(|found| is_between(found) && !known.contains(&found.identity()));
-        let older = series
-            .into_iter()
-            .map(|found| ListedFile { role: FileRole::Rotated { number: 0 }, ..found });
-        listed.extend(older);
+        listed.extend(series.into_iter().filter(|found| !known.contains(&found.identity())));
         Ok(true)
     }
 
-    /// Adds to `listed` the files of a folder that match the pattern and have a wanted role. Leaves out a file whose
+    /// Adds to `listed` the files of a pattern's folder to whose names `role_of` gives a role. Leaves out a file whose
     /// name is not UTF-8, and logs a warning: the progress of a file contains its name as text. `is_ignored` is `true`
     /// if the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
     /// rename the files of the folder without a pause.
@@ -237,10 +235,10 @@ impl FileSet {
         &mut self,
         pattern: &FilePattern,
         is_ignored: bool,
-        is_wanted: impl Fn(FileRole) -> bool,
+        role_of: impl Fn(&OsStr) -> Option<FileRole>,
         listed: &mut Vec<ListedFile>,
     ) -> io::Result<bool> {
-        let Some(matching) = matching_files(pattern, is_wanted)? else {
+        let Some(matching) = matching_files(pattern, role_of)? else {
             self.is_listing_outdated = true;
             return Ok(false);
         };

@@ -5,6 +5,9 @@ use std::os::unix::fs::symlink;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
+use ordain_util::file_pattern::FileRole;
+use ordain_util::io_error::leads_to_no_file;
+
 use super::super::listed_file::matching_files;
 use super::super::{Checkpoint, ScanResult};
 use super::fixture::Fixture;
@@ -76,11 +79,33 @@ fn link_without_target_does_not_delay_the_scan() {
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
 }
 
+/// A link leads to the newest file of a series. The folder also has a much older file of the series, which is a link to
+/// a path that the system refuses to follow. The scan must not follow this link.
+#[test]
+fn older_file_of_a_series_is_not_read_before_the_tracked_file() {
+    let mut fixture = Fixture::new("current");
+    fixture.append("log-20261130", "one\n");
+    symlink("log-20261130", fixture.path("current")).unwrap();
+    fixture.scan();
+    fixture.read(0, 4, 1);
+    symlink("x".repeat(300), fixture.path("log-20250101")).unwrap();
+    let error = fs::metadata(fixture.path("log-20250101")).unwrap_err();
+    assert!(!leads_to_no_file(&error), "{error}");
+    fixture.append("log-20261201", "two\n");
+    fixture.append("log-20261202", "three\n");
+    fixture.remove("current");
+    symlink("log-20261202", fixture.path("current")).unwrap();
+    assert_eq!(fixture.scan(), ScanResult::Complete);
+    let names: Vec<String> = fixture.files().into_iter().map(|(name, _)| name).collect();
+    assert!(names.iter().any(|name| name == "log-20261201"), "{names:?}");
+    assert!(!names.iter().any(|name| name == "log-20250101"), "{names:?}");
+}
+
 /// A program moves the folder away after the check that the folder exists, and before the listing.
 #[test]
 fn folder_that_vanishes_before_its_listing_is_no_error() {
     let fixture = Fixture::new("folder/f");
-    assert!(matching_files(&fixture.pattern, |_| true).unwrap().is_none());
+    assert!(matching_files(&fixture.pattern, |_| Some(FileRole::Live)).unwrap().is_none());
 }
 
 /// A program creates files so fast that each listing of the folder has new files.
@@ -99,7 +124,7 @@ fn new_files_do_not_delay_a_listing() {
                 number += 1;
             }
         });
-        let listed = matching_files(&fixture.pattern, |_| true);
+        let listed = matching_files(&fixture.pattern, |name| fixture.pattern.role(name));
         // The test must not fail before the thread ends.
         is_listed.store(true, Ordering::Relaxed);
         assert!(listed.unwrap().is_some_and(|listed| listed.len() >= 500));
