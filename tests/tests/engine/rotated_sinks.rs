@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const EVENTS: &str = "events.ndjson";
 const SINK_FILE: &str = "out.ndjson";
@@ -162,6 +162,34 @@ fn missing_folder_delays_messages() -> Result<()> {
     service.end()?;
     let output = home.read("old/out.ndjson") + &home.read("folder/out.ndjson");
     tally::check(&by_key(&lines)?, &output)
+}
+
+/// Another program gives the file of a sink to another sink of the host. The first sink has no message to write, and
+/// must unlock its file for the second sink.
+#[test]
+fn sink_can_take_the_file_of_another_sink() -> Result<()> {
+    let config = "[streams.cases]\nhandler = \"faulty\"\nsource = { kind = \"file\", path = \"events.ndjson\" }\n\
+                  [sinks.left]\nkind = \"file\"\npath = \"left\"\n\
+                  [sinks.right]\nkind = \"file\"\npath = \"right\"\n";
+    let home = Home::new(&["faulty"], config)?;
+    home.write(EVENTS, "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let mut sequence = 0;
+    let mut emit = |sink: &str, expected: usize| -> Result<()> {
+        sequence += 1;
+        let data = json!({ "do": "emit", "sink": sink, "messages": 1 });
+        home.append(EVENTS, line("k", sequence, &data) + "\n")?;
+        service.until("the message", || home.lines(sink) == expected)
+    };
+    for (left, right) in [("left", "right"), ("right", "left")] {
+        let before = home.lines(left);
+        emit(left, before + 1)?;
+        fs::rename(home.path(left), home.path(right))?;
+        emit(right, before + 2)?;
+    }
+    service.end()?;
+    ensure!(home.lines("left") == 4, "not all messages are in the file");
+    Ok(())
 }
 
 /// Another program renames the file to which a stream forwards its dead letters.

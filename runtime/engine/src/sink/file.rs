@@ -48,6 +48,8 @@ pub(crate) struct FileSink {
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
     is_synced: bool,
+    /// False after the sink has unlocked its file, because the path leads to another file, which is locked.
+    is_locked: bool,
     /// The lines of unpublished messages that the open file or an older file already contains. The sink must not write
     /// these lines a second time.
     kept: KeptLines,
@@ -212,6 +214,7 @@ impl FileSink {
             synced: tail.clone(),
             tail,
             is_synced,
+            is_locked: true,
             kept: KeptLines::default(),
             unmarked_start: length,
             older: Vec::new(),
@@ -348,11 +351,15 @@ impl FileSink {
     }
 
     /// Opens the file that has the path, if the path does not lead to the open file. Creates a missing file. Returns
-    /// whether the sink has opened another file.
+    /// whether the sink has opened another file. If the file at the path is locked, unlocks the open file: another sink
+    /// of this process may have the lock, and wait for the open file.
     fn open_path(&mut self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
-            Ok(at_path) if (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) => {
+            // While the open file was unlocked, another program may have written to it. Open such a file again.
+            Ok(at_path)
+                if self.is_locked && (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) =>
+            {
                 return Ok(false);
             }
             Ok(_) => {}
@@ -365,7 +372,12 @@ impl FileSink {
             let message = "the path no longer leads to a regular file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        lock(&file)?;
+        if let Err(error) = lock(&file) {
+            self.file.unlock()?;
+            self.is_locked = false;
+            return Err(error);
+        }
+        self.is_locked = true;
         tracing::info!(
             path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
             "sink file was renamed, removed or replaced: Ordain writes the next messages to the file that is now at the \
@@ -408,7 +420,8 @@ impl FileSink {
         !self.is_synced
     }
 
-    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the previous sync. If
+    /// Makes all written lines durable. After a [lock error](is_lock_error), the caller may repeat the call: in this
+    /// case, no sync has failed, and no line is written a second time yet. `unsynced` contains the lines that were appended since the previous sync. If
     /// another process removed or truncated the file before the sync had ended, writes these lines a second time. After
     /// a removal, writes the lines to the file that is now at the path. If this method wrote lines a second time,
     /// returns a mark for all runs whose messages the store has not marked as published. Otherwise returns `None`.
@@ -527,6 +540,11 @@ fn lock(file: &File) -> io::Result<()> {
         }
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
     }
+}
+
+/// Returns whether an action failed because another program, or another sink of this process, has locked the file.
+pub(super) fn is_lock_error(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy && error.raw_os_error().is_none()
 }
 
 fn warn_shorter(path: &Path, present: u64, published: u64) {
@@ -680,6 +698,38 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         drop(sink);
         assert!(other.follow_path().expect("the file is free").is_some());
+    }
+
+    #[test]
+    fn sinks_can_swap_their_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [left, right, third] = ["left", "right", "third"].map(|name| folder.path().join(name));
+        let mut sinks = [open(&left, None), open(&right, None)];
+        for (from, to) in [(&left, &third), (&right, &left), (&third, &right)] {
+            fs::rename(from, to).expect("renamed");
+        }
+        let error = sinks[0].follow_path().expect_err("the file is locked");
+        assert!(is_lock_error(&error));
+        for sink in sinks.iter_mut().rev() {
+            assert!(sink.follow_path().expect("the file is free").is_some());
+        }
+    }
+
+    #[test]
+    fn sync_of_a_removed_file_waits_for_a_locked_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, other] = ["out", "other"].map(|name| folder.path().join(name));
+        let mut sink = open(&path, None);
+        sink.append(b"one\n").expect("appended");
+        let locking = open(&other, None);
+        fs::rename(&other, &path).expect("renamed");
+        for _ in 0..2 {
+            let error = sink.sync(b"one\n").expect_err("the file is locked");
+            assert!(is_lock_error(&error));
+        }
+        drop(locking);
+        assert!(sink.sync(b"one\n").expect("synced").is_some());
+        assert_eq!(fs::read_to_string(&path).expect("read"), "one\n");
     }
 
     #[test]
