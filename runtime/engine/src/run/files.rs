@@ -310,7 +310,9 @@ impl FileSinkPath<'_> {
 
     fn unwritable(&self, error: &std::io::Error) -> ConfigError {
         let advice = match error.kind() {
-            ErrorKind::ResourceBusy => "Stop the other process, or use another file",
+            ErrorKind::ResourceBusy => {
+                "End the program that has locked the file, or use another file"
+            }
             _ => "Use a file in an existing folder to which the user who runs Ordain may write",
         };
         self.error(&format!("cannot be written: {error}. {advice}")).caused_by(error)

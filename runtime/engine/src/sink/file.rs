@@ -535,7 +535,7 @@ fn open_or_create(path: &Path) -> io::Result<File> {
 fn lock(file: &File) -> io::Result<()> {
     match file.try_lock() {
         Err(TryLockError::WouldBlock) => {
-            let message = "another sink or another process of Ordain writes to this file";
+            let message = "another program, or another sink, has locked this file";
             Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
         }
         Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
@@ -690,6 +690,7 @@ mod tests {
         let sink = open(&path, None);
         let error = FileSink::open(&path, None).expect_err("the file is locked");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("has locked this file"), "{error}");
         // A link of another sink leads to the file.
         let mut other = open(&folder.path().join("other"), None);
         fs::remove_file(folder.path().join("other")).expect("removed");

@@ -390,10 +390,15 @@ impl Sinks {
                 return Err(PublisherError::NoReader(name.to_owned()));
             }
             if throttle.allow() {
+                let advice = if is_lock_error(&error) {
+                    "end the program that has locked the file, or let the path lead to another file"
+                } else {
+                    "free disk space, or make the file writable"
+                };
                 tracing::error!(
                     sink = name, path = lines.sink.location(), %error, tries,
-                    "sink not writable: free disk space, or make the file writable. Until then, Ordain keeps the \
-                     messages of the sink in the store, and tries again"
+                    "sink not writable: {advice}. Until then, Ordain keeps the messages of the sink in the store, and \
+                     tries again"
                 );
             }
             failures.record_failure();
