@@ -175,18 +175,11 @@ impl FileSink {
             renamed.extend(find_older(path, *older)?);
         }
         let published = match published {
-            Some(published) if file_length < published.length => {
-                warn_shorter(path, file_length, published.length);
+            Some(published)
+                if file_length < published.length || !is_published(&published, &file, inode)? =>
+            {
+                report_other_file(path, &published, file_length, inode);
                 renamed.extend(find_renamed(path, &published)?);
-                None
-            }
-            Some(published) if !is_published(&published, &file, inode)? => {
-                renamed.extend(find_renamed(path, &published)?);
-                tracing::warn!(
-                    path = %path.display(), bytes = file_length,
-                    "sink file is not the file of the last run: Ordain removes nothing from it, and writes new \
-                     messages at its end"
-                );
                 None
             }
             published => published,
@@ -555,6 +548,28 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
         "the sink file is shorter than the data that Ordain has written to it: another process has truncated, replaced \
          or removed the file. Ordain appends new messages, and does not write published messages again"
     );
+}
+
+/// Logs that the file at the path of a sink is not the file that `published` describes. This is no reason for a warning
+/// if a program has let a link in the path lead to another file.
+fn report_other_file(path: &Path, published: &PublishedFile, file_length: u64, inode: u64) {
+    let fingerprint = published.fingerprint.as_ref();
+    let is_other = fingerprint.is_some_and(|fingerprint| fingerprint.inode != inode);
+    if is_other && FileSink::link_mark_name(path).is_some() {
+        tracing::info!(
+            path = %path.display(), bytes = file_length,
+            "the path of the sink contains a link, and no longer leads to the file of the last run: Ordain writes new \
+             messages at the end of the file at the path"
+        );
+    } else if file_length < published.length {
+        warn_shorter(path, file_length, published.length);
+    } else {
+        tracing::warn!(
+            path = %path.display(), bytes = file_length,
+            "sink file is not the file of the last run: Ordain removes nothing from it, and writes new messages at its \
+             end"
+        );
+    }
 }
 
 /// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the final bytes of the
