@@ -157,7 +157,13 @@ impl FileSink {
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         // The lock comes before the first read of the length: another process may still append lines.
-        lock(&file)?;
+        if let Some(error) = lock(&file)? {
+            tracing::warn!(
+                path = %path.display(), %error,
+                "the file system cannot lock the sink file: make sure that no other process writes to the file, because \
+                 the processes would overwrite each other's lines"
+            );
+        }
         let metadata = file.metadata()?;
         let file_length = metadata.len();
         let inode = metadata.ino();
@@ -524,14 +530,20 @@ fn open_or_create(path: &Path) -> io::Result<File> {
 }
 
 /// Locks a sink file. Two processes that write to the same file would overwrite each other's lines. The lock ends when
-/// the process ends. Does nothing if the file system cannot lock files, as is the case with some network file systems.
-fn lock(file: &File) -> io::Result<()> {
-    match file.try_lock() {
+/// the process ends. Returns the reason if the file system cannot lock files, as is the case with some network file
+/// systems.
+fn lock(file: &File) -> io::Result<Option<io::Error>> {
+    lock_result(file.try_lock())
+}
+
+fn lock_result(locked: Result<(), TryLockError>) -> io::Result<Option<io::Error>> {
+    match locked {
         Err(TryLockError::WouldBlock) => {
             let message = "another program, or another sink, has locked this file";
             Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
         }
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::Error(error)) => Ok(Some(error)),
+        Ok(()) => Ok(None),
     }
 }
 
@@ -714,6 +726,15 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         drop(sink);
         assert!(other.follow_path().expect("the file is free").is_some());
+    }
+
+    #[test]
+    fn missing_locks_are_no_error() {
+        let no_locks = io::Error::from(io::ErrorKind::Unsupported);
+        let reason = lock_result(Err(TryLockError::Error(no_locks))).expect("no error");
+        assert_eq!(reason.map(|error| error.kind()), Some(io::ErrorKind::Unsupported));
+        assert!(lock_result(Ok(())).expect("no error").is_none());
+        assert!(is_lock_error(&lock_result(Err(TryLockError::WouldBlock)).expect_err("locked")));
     }
 
     #[test]
