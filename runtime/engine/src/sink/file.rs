@@ -278,10 +278,11 @@ impl FileSink {
     }
 
     /// Returns the name of the mark that contains [`mark_name`](Self::mark_name) of the last start. Returns `None` if
-    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`.
+    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`. A
+    /// part `..` of the path is no link.
     pub(crate) fn link_mark_name(path: &Path) -> Option<String> {
         let own = std::path::absolute(path).ok()?;
-        (own != canonical_path(path)).then(|| format!("sink-link/{}", own.display()))
+        own.ancestors().any(Path::is_symlink).then(|| format!("sink-link/{}", own.display()))
     }
 
     /// Returns the path with which the sink was opened.
@@ -726,6 +727,23 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         drop(sink);
         assert!(other.follow_path().expect("the file is free").is_some());
+    }
+
+    #[test]
+    fn only_a_path_with_a_link_has_a_link_mark() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().canonicalize().expect("a canonical path");
+        fs::create_dir(folder.join("a")).expect("a folder");
+        std::os::unix::fs::symlink("a", folder.join("link")).expect("a link");
+        std::os::unix::fs::symlink("out", folder.join("a/to-out")).expect("a link");
+        for path in ["a/out", "a/../a/out", "missing/out"] {
+            assert_eq!(FileSink::link_mark_name(&folder.join(path)), None, "{path}");
+        }
+        for path in ["link/out", "a/to-out", "link/../a/out"] {
+            let path = folder.join(path);
+            let name = format!("sink-link/{}", path.display());
+            assert_eq!(FileSink::link_mark_name(&path), Some(name));
+        }
     }
 
     #[test]
