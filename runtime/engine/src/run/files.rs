@@ -400,8 +400,8 @@ impl FileSinkPath<'_> {
     }
 }
 
-/// Returns the mark of the last start, if the path of the sink is a link. This mark describes the file that the last run
-/// wrote, even if the link led to another file when this run started, or leads to another file now.
+/// Returns the mark of the last start, if the path of the sink is a link. This mark describes the file that the last
+/// run wrote, even if the link led to another file when this run started, or leads to another file now.
 async fn last_mark(
     store: &dyn Store,
     link_mark_name: Option<&str>,

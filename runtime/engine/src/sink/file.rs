@@ -160,8 +160,8 @@ impl FileSink {
         if let Some(error) = lock(&file)? {
             tracing::warn!(
                 path = %path.display(), %error,
-                "the file system cannot lock the sink file: make sure that no other process writes to the file, because \
-                 the processes would overwrite each other's lines"
+                "the file system cannot lock the sink file: make sure that no other process writes to the file. The \
+                 processes would overwrite each other's lines"
             );
         }
         let metadata = file.metadata()?;
@@ -420,11 +420,11 @@ impl FileSink {
         !self.is_synced
     }
 
-    /// Makes all written lines durable. After a [lock error](is_lock_error), the caller may repeat the call: in this
-    /// case, no sync has failed, and no line is written a second time yet. `unsynced` contains the lines that were appended since the previous sync. If
-    /// another process removed or truncated the file before the sync had ended, writes these lines a second time. After
-    /// a removal, writes the lines to the file that is now at the path. If this method wrote lines a second time,
-    /// returns a mark for all runs whose messages the store has not marked as published. Otherwise returns `None`.
+    /// Makes all written lines durable. After a [lock error](is_lock_error), the caller may repeat the call, because
+    /// no sync has failed. `unsynced` contains the lines that were appended since the previous sync. If another process
+    /// removed or truncated the file before the sync had ended, writes these lines a second time. After a removal,
+    /// writes the lines to the file that is now at the path. If this method wrote lines a second time, returns a mark
+    /// for all runs whose messages the store has not marked as published. Otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
