@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, ensure};
 use ordain_tests::host::Home;
-use ordain_tests::log::{by_key, in_turn, text};
+use ordain_tests::log::{by_key, in_turn, line, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 const EVENTS: &str = "events.ndjson";
 const SINK_FILE: &str = "out.ndjson";
@@ -164,6 +164,34 @@ fn missing_folder_delays_messages() -> Result<()> {
     tally::check(&by_key(&lines)?, &output)
 }
 
+/// Another program gives the file of a sink to another sink of the host. The first sink has no message to write, and
+/// must unlock its file for the second sink.
+#[test]
+fn sink_can_take_the_file_of_another_sink() -> Result<()> {
+    let config = "[streams.cases]\nhandler = \"faulty\"\nsource = { kind = \"file\", path = \"events.ndjson\" }\n\
+                  [sinks.left]\nkind = \"file\"\npath = \"left\"\n\
+                  [sinks.right]\nkind = \"file\"\npath = \"right\"\n";
+    let home = Home::new(&["faulty"], config)?;
+    home.write(EVENTS, "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    let mut sequence = 0;
+    let mut emit = |sink: &str, expected: usize| -> Result<()> {
+        sequence += 1;
+        let data = json!({ "do": "emit", "sink": sink, "messages": 1 });
+        home.append(EVENTS, line("k", sequence, &data) + "\n")?;
+        service.until("the message", || home.lines(sink) == expected)
+    };
+    for (left, right) in [("left", "right"), ("right", "left")] {
+        let before = home.lines(left);
+        emit(left, before + 1)?;
+        fs::rename(home.path(left), home.path(right))?;
+        emit(right, before + 2)?;
+    }
+    service.end()?;
+    ensure!(home.lines("left") == 4, "not all messages are in the file");
+    Ok(())
+}
+
 /// Another program renames the file to which a stream forwards its dead letters.
 #[test]
 fn next_dead_letter_is_not_written_to_a_renamed_file() -> Result<()> {
@@ -241,6 +269,44 @@ fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
     Ok(())
 }
 
+/// Lets the link at the path of the sink lead to this file.
+fn link_sink(home: &Home, file: &str) -> Result<()> {
+    std::os::unix::fs::symlink(file, home.path("new"))?;
+    Ok(fs::rename(home.path("new"), home.path(SINK_FILE))?)
+}
+
+/// The path is a link. During the second run, the link leads to the file of the first run again.
+#[test]
+fn link_that_returns_to_an_earlier_file_repeats_nothing() -> Result<()> {
+    for kills in [false, true] {
+        let home = Home::new(&["tally"], tally::CONFIG)?;
+        home.write(EVENTS, "")?;
+        // Each key has one event, so the order of the files does not matter.
+        let lines = in_turn(4, 1);
+        let mut parts = lines.chunks(1);
+        for files in [&["a"][..], &["b", "a"], &["a"]] {
+            link_sink(&home, files[0])?;
+            let mut service = Service::start(&home, &["run"])?;
+            for file in files {
+                link_sink(&home, file)?;
+                let before = home.lines(file);
+                home.append(EVENTS, text(parts.next().context("a line")?))?;
+                service.until("the message", || home.lines(file) > before)?;
+            }
+            if kills {
+                service.kill()?
+            } else {
+                service.end()?
+            }
+            for report in ["THE STORE WENT BACK IN TIME", "truncated, replaced or removed"] {
+                ensure!(!service.stderr().contains(report), "{}", service.stderr());
+            }
+        }
+        tally::check(&by_key(&lines)?, &(home.read("a") + &home.read("b")))?;
+    }
+    Ok(())
+}
+
 /// The path is a link. The test lets the link lead to a new file repeatedly while the host writes, and kills the host
 /// after every other change. Each message must be in one of the files.
 #[test]
@@ -249,10 +315,7 @@ fn change_of_a_link_loses_and_repeats_nothing() -> Result<()> {
     let home = Home::new(&["tally"], &config)?;
     let lines = in_turn(20, LOAD);
     home.write(EVENTS, "")?;
-    let lead_to = |file: &str| -> Result<()> {
-        std::os::unix::fs::symlink(file, home.path("new"))?;
-        Ok(fs::rename(home.path("new"), home.path(SINK_FILE))?)
-    };
+    let lead_to = |file: &str| link_sink(&home, file);
     let published = |files: &[String]| files.iter().map(|file| home.lines(file)).sum::<usize>();
     let mut files = vec!["out-0".to_owned()];
     lead_to("out-0")?;

@@ -310,7 +310,9 @@ impl FileSinkPath<'_> {
 
     fn unwritable(&self, error: &std::io::Error) -> ConfigError {
         let advice = match error.kind() {
-            ErrorKind::ResourceBusy => "Stop the other process, or use another file",
+            ErrorKind::ResourceBusy => {
+                "End the program that has locked the file, or use another file"
+            }
             _ => "Use a file in an existing folder to which the user who runs Ordain may write",
         };
         self.error(&format!("cannot be written: {error}. {advice}")).caused_by(error)
@@ -374,8 +376,10 @@ impl FileSinkPath<'_> {
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
         let link_mark_name = FileSink::link_mark_name(self.path);
-        let mark = match store.mark(&FileSink::mark_name(self.path)).await? {
-            None => last_mark(store, link_mark_name.as_deref()).await?,
+        // If the path of the sink is a link, the mark of the last start comes first: the mark of the file to which the
+        // link leads now may be from an earlier start. The last run may have written to this file under another mark.
+        let mark = match last_mark(store, link_mark_name.as_deref()).await? {
+            None => store.mark(&FileSink::mark_name(self.path)).await?,
             mark => mark,
         };
         let opened = FileSink::open(self.path, mark.as_deref()).map_err(unwritable)?;
@@ -396,8 +400,8 @@ impl FileSinkPath<'_> {
     }
 }
 
-/// Returns the mark of the last start, if the path of the sink is a link that now leads to another file. This mark
-/// describes the file that the last run wrote.
+/// Returns the mark of the last start, if the path of the sink is a link. This mark describes the file that the last
+/// run wrote, even if the link led to another file when this run started, or leads to another file now.
 async fn last_mark(
     store: &dyn Store,
     link_mark_name: Option<&str>,

@@ -48,6 +48,8 @@ pub(crate) struct FileSink {
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
     is_synced: bool,
+    /// False after the sink has unlocked its file, because the path leads to another file, which is locked.
+    is_locked: bool,
     /// The lines of unpublished messages that the open file or an older file already contains. The sink must not write
     /// these lines a second time.
     kept: KeptLines,
@@ -155,7 +157,13 @@ impl FileSink {
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         // The lock comes before the first read of the length: another process may still append lines.
-        lock(&file)?;
+        if let Some(error) = lock(&file)? {
+            tracing::warn!(
+                path = %path.display(), %error,
+                "the file system cannot lock the sink file: make sure that no other process writes to the file. The \
+                 processes would overwrite each other's lines"
+            );
+        }
         let metadata = file.metadata()?;
         let file_length = metadata.len();
         let inode = metadata.ino();
@@ -173,18 +181,11 @@ impl FileSink {
             renamed.extend(find_older(path, *older)?);
         }
         let published = match published {
-            Some(published) if file_length < published.length => {
-                warn_shorter(path, file_length, published.length);
+            Some(published)
+                if file_length < published.length || !is_published(&published, &file, inode)? =>
+            {
+                report_other_file(path, &published, file_length, inode);
                 renamed.extend(find_renamed(path, &published)?);
-                None
-            }
-            Some(published) if !is_published(&published, &file, inode)? => {
-                renamed.extend(find_renamed(path, &published)?);
-                tracing::warn!(
-                    path = %path.display(), bytes = file_length,
-                    "sink file is not the file of the last run: Ordain removes nothing from it, and writes new \
-                     messages at its end"
-                );
                 None
             }
             published => published,
@@ -212,6 +213,7 @@ impl FileSink {
             synced: tail.clone(),
             tail,
             is_synced,
+            is_locked: true,
             kept: KeptLines::default(),
             unmarked_start: length,
             older: Vec::new(),
@@ -276,10 +278,11 @@ impl FileSink {
     }
 
     /// Returns the name of the mark that contains [`mark_name`](Self::mark_name) of the last start. Returns `None` if
-    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`.
+    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`. A
+    /// part `..` of the path is no link.
     pub(crate) fn link_mark_name(path: &Path) -> Option<String> {
         let own = std::path::absolute(path).ok()?;
-        (own != canonical_path(path)).then(|| format!("sink-link/{}", own.display()))
+        own.ancestors().any(Path::is_symlink).then(|| format!("sink-link/{}", own.display()))
     }
 
     /// Returns the path with which the sink was opened.
@@ -348,11 +351,15 @@ impl FileSink {
     }
 
     /// Opens the file that has the path, if the path does not lead to the open file. Creates a missing file. Returns
-    /// whether the sink has opened another file.
+    /// whether the sink has opened another file. If the file at the path is locked, unlocks the open file: another sink
+    /// of this process may have the lock, and wait for the open file.
     fn open_path(&mut self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
-            Ok(at_path) if (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) => {
+            // While the open file was unlocked, another program may have written to it. Open such a file again.
+            Ok(at_path)
+                if self.is_locked && (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) =>
+            {
                 return Ok(false);
             }
             Ok(_) => {}
@@ -365,7 +372,12 @@ impl FileSink {
             let message = "the path no longer leads to a regular file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        lock(&file)?;
+        if let Err(error) = lock(&file) {
+            self.file.unlock()?;
+            self.is_locked = false;
+            return Err(error);
+        }
+        self.is_locked = true;
         tracing::info!(
             path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
             "sink file was renamed, removed or replaced: Ordain writes the next messages to the file that is now at the \
@@ -408,10 +420,11 @@ impl FileSink {
         !self.is_synced
     }
 
-    /// Makes all written lines durable. `unsynced` contains the lines that were appended since the previous sync. If
-    /// another process removed or truncated the file before the sync had ended, writes these lines a second time. After
-    /// a removal, writes the lines to the file that is now at the path. If this method wrote lines a second time,
-    /// returns a mark for all runs whose messages the store has not marked as published. Otherwise returns `None`.
+    /// Makes all written lines durable. After a [lock error](is_lock_error), the caller may repeat the call, because
+    /// no sync has failed. `unsynced` contains the lines that were appended since the previous sync. If another process
+    /// removed or truncated the file before the sync had ended, writes these lines a second time. After a removal,
+    /// writes the lines to the file that is now at the path. If this method wrote lines a second time, returns a mark
+    /// for all runs whose messages the store has not marked as published. Otherwise returns `None`.
     pub(super) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         if self.is_synced {
             return Ok(None);
@@ -518,15 +531,26 @@ fn open_or_create(path: &Path) -> io::Result<File> {
 }
 
 /// Locks a sink file. Two processes that write to the same file would overwrite each other's lines. The lock ends when
-/// the process ends. Does nothing if the file system cannot lock files, as is the case with some network file systems.
-fn lock(file: &File) -> io::Result<()> {
-    match file.try_lock() {
+/// the process ends. Returns the reason if the file system cannot lock files, as is the case with some network file
+/// systems.
+fn lock(file: &File) -> io::Result<Option<io::Error>> {
+    lock_result(file.try_lock())
+}
+
+fn lock_result(locked: Result<(), TryLockError>) -> io::Result<Option<io::Error>> {
+    match locked {
         Err(TryLockError::WouldBlock) => {
-            let message = "another sink or another process of Ordain writes to this file";
+            let message = "another program, or another sink, has locked this file";
             Err(io::Error::new(io::ErrorKind::ResourceBusy, message))
         }
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Err(TryLockError::Error(error)) => Ok(Some(error)),
+        Ok(()) => Ok(None),
     }
+}
+
+/// Returns whether an action failed because another program, or another sink of this process, has locked the file.
+pub(super) fn is_lock_error(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::ResourceBusy && error.raw_os_error().is_none()
 }
 
 fn warn_shorter(path: &Path, present: u64, published: u64) {
@@ -537,6 +561,28 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
         "the sink file is shorter than the data that Ordain has written to it: another process has truncated, replaced \
          or removed the file. Ordain appends new messages, and does not write published messages again"
     );
+}
+
+/// Logs that the file at the path of a sink is not the file that `published` describes. This is no reason for a warning
+/// if a program has let a link in the path lead to another file.
+fn report_other_file(path: &Path, published: &PublishedFile, file_length: u64, inode: u64) {
+    let fingerprint = published.fingerprint.as_ref();
+    let is_other = fingerprint.is_some_and(|fingerprint| fingerprint.inode != inode);
+    if is_other && FileSink::link_mark_name(path).is_some() {
+        tracing::info!(
+            path = %path.display(), bytes = file_length,
+            "the path of the sink contains a link, and no longer leads to the file of the last run: Ordain writes new \
+             messages at the end of the file at the path"
+        );
+    } else if file_length < published.length {
+        warn_shorter(path, file_length, published.length);
+    } else {
+        tracing::warn!(
+            path = %path.display(), bytes = file_length,
+            "sink file is not the file of the last run: Ordain removes nothing from it, and writes new messages at its \
+             end"
+        );
+    }
 }
 
 /// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the final bytes of the
@@ -672,6 +718,7 @@ mod tests {
         let sink = open(&path, None);
         let error = FileSink::open(&path, None).expect_err("the file is locked");
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("has locked this file"), "{error}");
         // A link of another sink leads to the file.
         let mut other = open(&folder.path().join("other"), None);
         fs::remove_file(folder.path().join("other")).expect("removed");
@@ -680,6 +727,64 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
         drop(sink);
         assert!(other.follow_path().expect("the file is free").is_some());
+    }
+
+    #[test]
+    fn only_a_path_with_a_link_has_a_link_mark() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let folder = folder.path().canonicalize().expect("a canonical path");
+        fs::create_dir(folder.join("a")).expect("a folder");
+        std::os::unix::fs::symlink("a", folder.join("link")).expect("a link");
+        std::os::unix::fs::symlink("out", folder.join("a/to-out")).expect("a link");
+        for path in ["a/out", "a/../a/out", "missing/out"] {
+            assert_eq!(FileSink::link_mark_name(&folder.join(path)), None, "{path}");
+        }
+        for path in ["link/out", "a/to-out", "link/../a/out"] {
+            let path = folder.join(path);
+            let name = format!("sink-link/{}", path.display());
+            assert_eq!(FileSink::link_mark_name(&path), Some(name));
+        }
+    }
+
+    #[test]
+    fn missing_locks_are_no_error() {
+        let no_locks = io::Error::from(io::ErrorKind::Unsupported);
+        let reason = lock_result(Err(TryLockError::Error(no_locks))).expect("no error");
+        assert_eq!(reason.map(|error| error.kind()), Some(io::ErrorKind::Unsupported));
+        assert!(lock_result(Ok(())).expect("no error").is_none());
+        assert!(is_lock_error(&lock_result(Err(TryLockError::WouldBlock)).expect_err("locked")));
+    }
+
+    #[test]
+    fn sinks_can_swap_their_files() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [left, right, third] = ["left", "right", "third"].map(|name| folder.path().join(name));
+        let mut sinks = [open(&left, None), open(&right, None)];
+        for (from, to) in [(&left, &third), (&right, &left), (&third, &right)] {
+            fs::rename(from, to).expect("renamed");
+        }
+        let error = sinks[0].follow_path().expect_err("the file is locked");
+        assert!(is_lock_error(&error));
+        for sink in sinks.iter_mut().rev() {
+            assert!(sink.follow_path().expect("the file is free").is_some());
+        }
+    }
+
+    #[test]
+    fn sync_of_a_removed_file_waits_for_a_locked_file() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let [path, other] = ["out", "other"].map(|name| folder.path().join(name));
+        let mut sink = open(&path, None);
+        sink.append(b"one\n").expect("appended");
+        let locking = open(&other, None);
+        fs::rename(&other, &path).expect("renamed");
+        for _ in 0..2 {
+            let error = sink.sync(b"one\n").expect_err("the file is locked");
+            assert!(is_lock_error(&error));
+        }
+        drop(locking);
+        assert!(sink.sync(b"one\n").expect("synced").is_some());
+        assert_eq!(fs::read_to_string(&path).expect("read"), "one\n");
     }
 
     #[test]

@@ -275,7 +275,7 @@ impl OutboxPublisher {
             bytes,
         });
         self.end_run(handle, shard, through).await?;
-        self.runs.replace_marks(&self.sinks.sync()?);
+        self.sync_sinks().await?;
         self.finish_runs().await;
         Ok(messages)
     }
@@ -327,12 +327,19 @@ impl OutboxPublisher {
             if !is_same_shard || self.sinks.buffered_bytes() >= WRITE_BYTES {
                 self.end_run(handle, batch.shard, batch.number).await?;
                 if self.sinks.unsynced_bytes() >= SYNC_BYTES {
-                    self.runs.replace_marks(&self.sinks.sync()?);
+                    self.sync_sinks().await?;
                 }
             }
         }
-        self.runs.replace_marks(&self.sinks.sync()?);
+        self.sync_sinks().await?;
         self.finish_runs().await;
+        Ok(())
+    }
+
+    /// Makes the lines of all ended runs durable.
+    async fn sync_sinks(&mut self) -> Result<(), PublisherError> {
+        let replaced = self.sinks.sync(&*self.store).await?;
+        self.runs.replace_marks(&replaced);
         Ok(())
     }
 

@@ -11,6 +11,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::{JoinSet, block_in_place};
 
 use super::content::SinkContent;
+use super::file::is_lock_error;
 use super::pending_runs::PendingRuns;
 use super::sequenced::{DestinationBatch, OutboundMessage, SequenceAssigner};
 use super::{LineSink, PartitionHandle, PublisherError, SequencedSink};
@@ -45,6 +46,10 @@ struct BufferedLineSink {
     written: usize,
     /// True if the sink has skipped a message of the current run, because the file already has the message.
     has_skipped: bool,
+    /// True if the current run needs a mark of the file.
+    needs_mark: bool,
+    /// The stream of the newest lines.
+    stream: Option<Arc<str>>,
     /// The numbering of the sink's messages; `None` if the messages have no numbers.
     numbering: Option<LineNumbering>,
     /// Shows whether this process can write to the sink.
@@ -102,6 +107,8 @@ impl Sinks {
                 buffer: Vec::new(),
                 written: 0,
                 has_skipped: false,
+                needs_mark: false,
+                stream: None,
                 numbering: None,
                 health: Arc::clone(&health),
             },
@@ -270,35 +277,47 @@ impl Sinks {
         let exchanges = self.exchanges.values_mut();
         exchanges.for_each(|exchange| exchange.send(run, stream, &handle.ownership));
         self.sequenced.iter_mut().for_each(|sink| sink.send(run, handle, shard));
-        let mut marks = Vec::new();
         let mut replaced = Vec::new();
-        for (name, lines) in &mut self.lines {
-            let BufferedLineSink { sink, buffer, written, has_skipped, health, .. } = lines;
-            let unwritten = &buffer[*written..];
+        for index in 0..self.lines.len() {
+            let (_, lines) = self.line_sink(index);
+            let has_unwritten = lines.written < lines.buffer.len();
             // A run with a skipped message needs a mark too. The store receives the marks of a file in order, each
             // together with the removal of the run's messages from the outbox. A later mark possibly no longer names
             // the line of the skipped message as a kept line. Without the mark of this run, the later mark could become
             // durable while the skipped message is still in the outbox. The next start would then write the message a
             // second time.
-            let has_skipped = std::mem::take(has_skipped);
-            if !has_skipped && unwritten.is_empty() {
+            let has_skipped = std::mem::take(&mut lines.has_skipped);
+            lines.needs_mark = has_skipped || has_unwritten;
+            if !lines.needs_mark {
                 continue;
             }
-            if let LineSink::File(file) = &mut *sink {
+            lines.stream = Some(Arc::clone(stream));
+            if let LineSink::File(file) = &mut lines.sink {
                 file.update_unmarked(runs, has_skipped);
             }
-            while !unwritten.is_empty()
-                && let Some(mark) =
-                    retry_write(name, sink, health, stream, LineSink::follow_path).await?
-            {
-                let stored = std::slice::from_ref(&mark);
-                retry_until_ok("mark of a sink file", || store.put_marks(stored)).await;
-                replaced.retain(|earlier: &Mark| earlier.name != mark.name);
-                replaced.push(mark);
+            if !has_unwritten {
+                continue;
             }
-            retry_write(name, sink, health, stream, |sink| sink.append(unwritten)).await?;
-            *written = buffer.len();
-            marks.extend(sink.mark());
+            while let Some(mark) = self
+                .retry_action(index, store, &mut replaced, |lines| lines.sink.follow_path())
+                .await?
+            {
+                store_moved_mark(store, &mut replaced, mark).await;
+            }
+            self.retry_action(index, store, &mut replaced, |lines| {
+                lines.sink.append(&lines.buffer[lines.written..])
+            })
+            .await?;
+            let (_, lines) = self.line_sink(index);
+            lines.written = lines.buffer.len();
+        }
+        // While a sink waited for a locked file, an earlier sink of this run may have opened another file. Only the
+        // marks after the last write therefore describe the files.
+        let mut marks = Vec::new();
+        for lines in self.lines.values_mut() {
+            if std::mem::take(&mut lines.needs_mark) {
+                marks.extend(lines.sink.mark());
+            }
         }
         let unconfirmed = std::mem::take(&mut self.unconfirmed_count);
         let messages = std::mem::take(&mut self.message_counts);
@@ -306,26 +325,130 @@ impl Sinks {
     }
 
     /// Makes the written lines durable. Does not retry a failed sync, because the operating system may have dropped the
-    /// data that it could not write. A second sync would then succeed without this data. Returns a new mark for each
-    /// file whose lines this method wrote a second time. The new mark replaces the mark of the file in all runs whose
-    /// messages the store has not marked as published.
-    pub(super) fn sync(&mut self) -> Result<Vec<Mark>, PublisherError> {
+    /// data that it could not write. A second sync would then succeed without this data. Waits only while the lines of
+    /// a removed file must be written to a locked file. Returns a new mark for each file whose lines this method wrote
+    /// a second time, and for each file that a sink has opened meanwhile. The new mark replaces the mark of the file in
+    /// all runs whose messages the store has not marked as published.
+    pub(super) async fn sync(&mut self, store: &dyn Store) -> Result<Vec<Mark>, PublisherError> {
         let mut replaced = Vec::new();
-        for (name, BufferedLineSink { sink, buffer, written, .. }) in &mut self.lines {
-            if sink.needs_sync() {
-                let synced = block_in_place(|| sink.sync(buffer));
-                replaced.extend(synced.map_err(|error| PublisherError::NotSynced {
-                    sink: name.clone(),
-                    path: sink.location(),
-                    error,
-                })?);
+        for index in 0..self.lines.len() {
+            let (_, lines) = self.line_sink(index);
+            if !lines.sink.needs_sync() {
+                lines.remove_written();
+                continue;
             }
-            buffer.clear();
-            // Release the memory that an unusually large number of lines needed.
-            buffer.shrink_to(WRITE_BYTES);
-            *written = 0;
+            let synced = self
+                .retry_action(index, store, &mut replaced, |lines| match lines.sync() {
+                    Err(error) if is_lock_error(&error) => Err(error),
+                    synced => Ok(synced),
+                })
+                .await?;
+            let (name, lines) = self.line_sink(index);
+            let mark = synced.map_err(|error| lines.not_synced(name, error))?;
+            replace_mark(&mut replaced, mark);
         }
         Ok(replaced)
+    }
+
+    /// Returns the name and the sink of lines with this index, which is below the number of sinks of lines.
+    fn line_sink(&mut self, index: usize) -> (&str, &mut BufferedLineSink) {
+        let (name, lines) =
+            self.lines.iter_mut().nth(index).expect("the index is below the number of sinks");
+        (name.as_str(), lines)
+    }
+
+    /// Retries an action of a sink of lines until it succeeds, because committed messages must be published. While the
+    /// action fails, the outboxes fill; a partition pauses when its outbox is full. Records in the health of the sink
+    /// whether the action fails, and a stream whose messages wait. If the file is locked, also makes the other sinks
+    /// leave the files that no longer have their paths, because one of these sinks may have the lock. Returns an error
+    /// if standard output no longer has a reader, or if the file of another sink cannot be synced.
+    async fn retry_action<T>(
+        &mut self,
+        index: usize,
+        store: &dyn Store,
+        replaced: &mut Vec<Mark>,
+        mut action: impl FnMut(&mut BufferedLineSink) -> io::Result<T>,
+    ) -> Result<T, PublisherError> {
+        let mut tries = 0_u32;
+        let mut throttle = LogThrottle::new(WARN_INTERVAL);
+        let mut failures = FailureTimer::default();
+        loop {
+            let (name, lines) = self.line_sink(index);
+            let error = match block_in_place(|| action(lines)) {
+                Ok(done) => {
+                    if let Some(seconds) = failures.recover() {
+                        lines.health.set_refused(false);
+                        let path = lines.sink.location();
+                        tracing::info!(sink = name, path, seconds, "sink writable again");
+                    }
+                    return Ok(done);
+                }
+                Err(error) => error,
+            };
+            let is_standard = matches!(lines.sink, LineSink::Standard);
+            if is_standard && error.kind() == io::ErrorKind::BrokenPipe {
+                return Err(PublisherError::NoReader(name.to_owned()));
+            }
+            if throttle.allow() {
+                let advice = if is_lock_error(&error) {
+                    "end the program that has locked the file, or let the path lead to another file"
+                } else {
+                    "free disk space, or make the file writable"
+                };
+                tracing::error!(
+                    sink = name, path = lines.sink.location(), %error, tries,
+                    "sink not writable: {advice}. Until then, Ordain keeps the messages of the sink in the store, and \
+                     tries again"
+                );
+            }
+            failures.record_failure();
+            if let Some(stream) = &lines.stream {
+                lines.health.add_stream(stream);
+            }
+            lines.health.set_refused(true);
+            tries = tries.saturating_add(1);
+            tokio::time::sleep(RETRY_DELAY).await;
+            if is_lock_error(&error) {
+                self.leave_files(store, replaced).await?;
+            }
+        }
+    }
+
+    /// Makes each sink of lines open the file that has its path. A sink whose file another program has renamed thereby
+    /// unlocks this file, even if the sink has no messages to write. Syncs the written lines first, because a sink
+    /// leaves a file only after a sync. Skips a sink whose next file is locked or cannot be opened.
+    async fn leave_files(
+        &mut self,
+        store: &dyn Store,
+        replaced: &mut Vec<Mark>,
+    ) -> Result<(), PublisherError> {
+        for (name, lines) in &mut self.lines {
+            match block_in_place(|| lines.sync()) {
+                Ok(mark) => replace_mark(replaced, mark),
+                Err(error) if is_lock_error(&error) => continue,
+                Err(error) => return Err(lines.not_synced(name, error)),
+            }
+            // The sink repeats a failed attempt before its next write, and then reports the error.
+            if let Ok(Some(mark)) = block_in_place(|| lines.sink.follow_path()) {
+                store_moved_mark(store, replaced, mark).await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Stores the mark of a sink that has opened another file, and adds the mark to `replaced`.
+async fn store_moved_mark(store: &dyn Store, replaced: &mut Vec<Mark>, mark: Mark) {
+    let stored = std::slice::from_ref(&mark);
+    retry_until_ok("mark of a sink file", || store.put_marks(stored)).await;
+    replace_mark(replaced, Some(mark));
+}
+
+/// Adds a mark to `replaced`, in place of an earlier mark with the same name.
+fn replace_mark(replaced: &mut Vec<Mark>, mark: Option<Mark>) {
+    if let Some(mark) = mark {
+        replaced.retain(|earlier| earlier.name != mark.name);
+        replaced.push(mark);
     }
 }
 
@@ -362,47 +485,23 @@ impl BufferedLineSink {
         content.encode(stream, number, TextForm::Text, &mut self.buffer);
         true
     }
-}
 
-/// Retries an action of a sink until it succeeds, because committed messages must be published. While the action fails,
-/// the outboxes fill; a partition pauses when its outbox is full. Records in `health` whether the action fails, and the
-/// stream whose messages wait. Returns an error only if standard output no longer has a reader.
-async fn retry_write<T>(
-    name: &str,
-    sink: &mut LineSink,
-    health: &SinkHealth,
-    stream: &Arc<str>,
-    mut action: impl FnMut(&mut LineSink) -> io::Result<T>,
-) -> Result<T, PublisherError> {
-    let mut tries = 0_u32;
-    let mut throttle = LogThrottle::new(WARN_INTERVAL);
-    let mut failures = FailureTimer::default();
-    loop {
-        let error = match block_in_place(|| action(sink)) {
-            Ok(done) => {
-                if let Some(seconds) = failures.recover() {
-                    health.set_refused(false);
-                    let path = sink.location();
-                    tracing::info!(sink = name, path, seconds, "sink writable again");
-                }
-                return Ok(done);
-            }
-            Err(error) => error,
-        };
-        if matches!(sink, LineSink::Standard) && error.kind() == io::ErrorKind::BrokenPipe {
-            return Err(PublisherError::NoReader(name.to_owned()));
-        }
-        if throttle.allow() {
-            tracing::error!(
-                sink = name, path = sink.location(), %error, tries,
-                "sink not writable: free disk space, or make the file writable. Until then, Ordain keeps the messages \
-                 of the sink in the store, and tries again"
-            );
-        }
-        failures.record_failure();
-        health.add_stream(stream);
-        health.set_refused(true);
-        tries = tries.saturating_add(1);
-        tokio::time::sleep(RETRY_DELAY).await;
+    /// Makes the written lines durable, and removes them from the buffer.
+    fn sync(&mut self) -> io::Result<Option<Mark>> {
+        let replaced = self.sink.sync(&self.buffer[..self.written])?;
+        self.remove_written();
+        Ok(replaced)
+    }
+
+    /// Removes the written lines from the buffer.
+    fn remove_written(&mut self) {
+        self.buffer.drain(..self.written);
+        // Release the memory that an unusually large number of lines needed.
+        self.buffer.shrink_to(WRITE_BYTES);
+        self.written = 0;
+    }
+
+    fn not_synced(&self, name: &str, error: io::Error) -> PublisherError {
+        PublisherError::NotSynced { sink: name.to_owned(), path: self.sink.location(), error }
     }
 }
