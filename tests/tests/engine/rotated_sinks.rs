@@ -294,9 +294,9 @@ fn link_that_returns_to_an_earlier_file_repeats_nothing() -> Result<()> {
                 service.until("the message", || home.lines(file) > before)?;
             }
             if kills {
-                service.kill()?
+                service.kill()?;
             } else {
-                service.end()?
+                service.end()?;
             }
             for report in ["THE STORE WENT BACK IN TIME", "truncated, replaced or removed"] {
                 ensure!(!service.stderr().contains(report), "{}", service.stderr());
