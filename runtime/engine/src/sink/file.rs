@@ -58,7 +58,7 @@ pub(crate) struct FileSink {
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
     /// The number after that of the run that the outbox publisher was collecting when the sink was last updated. See
-    /// [`PendingRuns`](super::pending_runs::PendingRuns).
+    /// [`PendingRuns`].
     next_run: u64,
 }
 

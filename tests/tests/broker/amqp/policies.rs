@@ -76,7 +76,7 @@ fn name_of_a_policy_is_escaped_and_truncated() -> Result<()> {
     rig.rabbit.set_named_policy(&name, "^cases$", r#"{"max-length": 5}"#)?;
     let mut service = Service::start(&rig.home, &RUN_ARGUMENTS)?;
     let shown = format!(r"one\ntwo{}…", "ä".repeat(46));
-    let words = format!("\"cases\" has max-length = 5 (policy \"{shown}\"): while the queue");
+    let words = format!("\"cases\" has max-length = 5 (policy \"{shown}\"): when the queue");
     service.until_says(&format!("{WARNING}{words}"))?;
     let printed = check(&rig.home)?;
     ensure!(printed.contains(&words), "{printed}");
