@@ -315,8 +315,8 @@ async fn reassign(
     }
 }
 
-/// Copies the numbers that the store first gave to the events into the items of a repeated call. The store then gives
-/// an event its earlier number or none. The first copy of the event may still be in the broker, so under another
+/// Sets the number of each item of a repeated call to the number that the store first gave to the event. The store then
+/// gives an event its earlier number or none. The first copy of the event may still be in the broker, so under another
 /// number, the event would take effect twice. A queue in the store has no such copy, because the store loses the entry
 /// of the queue together with the number.
 fn name_lost_numbers(items: &mut [AssignItem], assigned: &[AssignItemReply]) {

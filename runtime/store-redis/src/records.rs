@@ -94,7 +94,7 @@ impl RecordStore for RedisStore {
                     }
                     return reply;
                 }
-                None => format!("field f{number} of {} cannot be read", keys[0]),
+                None => format!("invalid reply; check the field f{number} of the hash {}", keys[0]),
             },
             Ok(None) => format!("fewer than {} replicas have the commit", self.replicas),
             Err(error) => error.to_string(),

@@ -131,7 +131,7 @@ impl Sequencer {
         lane.record.failure = None;
     }
 
-    /// Retries the event at `done`, because the delay after its last try is over.
+    /// Retries the lane's next event (the event at `done`), because the delay after its last try is over.
     pub(super) fn retry_now(&mut self, index: u32) {
         let tail = self.tail_from_now();
         let lane = &mut self.lanes[index];

@@ -120,7 +120,7 @@ async fn query_sentinel(
         }
         Err(error) if error.to_string().contains("No such master") => Err(unknown()),
         Err(error) if error.to_string().contains("unknown command") => {
-            Err(config_error(format!("{host}:{port} is no longer a Sentinel: {error}")))
+            Err(config_error(format!("{host}:{port} is not a Sentinel: {error}")))
         }
         Err(error) => Err(error),
     }
