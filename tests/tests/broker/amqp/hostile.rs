@@ -22,7 +22,7 @@ fn invalid_utf8_and_deep_headers_become_dead_letters() -> Result<()> {
     raw.publish("cases", &[0x80; 255], &table(numbered), b"{\"n\":2}")?;
     let name = [numbered, &[(b"\xc3", &one)]].concat();
     raw.publish("cases", b"name", &table(&name), b"{\"n\":3}")?;
-    let list = nested(1);
+    let list = nested(2);
     let id = [numbered, &[(b"cloudEvents:id", &list)]].concat();
     raw.publish("cases", b"id", &table(&id), b"{\"n\":4}")?;
     let deep = nested(20_000);
