@@ -208,7 +208,9 @@ impl Round {
                 round.redis.command(&["DEL", &name])?;
                 round.done.resets += u32::from(kind == "data");
             }
-            round.watch(after)
+            round.watch(after)?;
+            // If the memberships change on a busy machine, a host accepts no more events without this record.
+            if kind == "store" { mend_shape(&round.redis, &round.shape) } else { Ok(()) }
         })?;
         if takes_waiting {
             // Each event that was sent until `removed_at`, or its message, may have been waiting in the removed Redis
@@ -220,6 +222,7 @@ impl Round {
             }
         }
         if kind == "store" {
+            self.redis.command(&["DEL", &name])?;
             self.refuse_start()?;
         }
         Ok(())
