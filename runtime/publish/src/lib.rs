@@ -460,10 +460,11 @@ fn refusal_message(stream: &str, event: &Event, reply: AssignItemReply, reuses: 
         AssignItemReply::UnprovenRepeat(sequence) => format!(
             "the store cannot give this event its earlier sequence again, for one of three reasons. The stream has \
              executed another event as sequence {sequence} of key {key:?}. Or the stream has executed more than \
-             `digests` (a setting) later events of the key, so it no longer knows which event had this sequence. Or it \
-             has not executed the event yet. With `--reuse-lost-numbers`, publish only the lost events: all of them, in \
-             their order, from the first lost event of each key. If this event is a lost event, wait until the stream has \
-             executed all waiting events, and publish this event again. For the other cases, see {LOST_NUMBERS_GUIDE}"
+             `digests` (a setting) later events of the key, so it no longer knows which event had this sequence. Or \
+             it has not executed the event yet. With `--reuse-lost-numbers`, publish only the lost events: all of \
+             them, in their order, from the first lost event of each key. If this event is a lost event, wait until \
+             the stream has executed all waiting events, and publish this event again. For the other cases, see \
+             {LOST_NUMBERS_GUIDE}"
         ),
         AssignItemReply::NumberedElsewhere(next) => format!(
             "the stream has events of key {key:?} up to sequence {last}, with sequences that the store did not give, \
