@@ -160,11 +160,15 @@ fn removed_exchange_is_declared_again_without_an_error() -> Result<()> {
     let Scenario { fleet, hosts, .. } = &mut scenario;
     fleet.rig.client.delete_exchange("cases")?;
     fleet.rig.rabbit.close_connections()?;
-    wait_until("a host that declares the exchange", || {
-        let declares = |host: &Host| {
-            host.service.stderr().contains("exchange missing: declared again by Ordain")
+    // If the exchange disappears between the two steps of a host's check, only the missing marker shows the removal.
+    let words =
+        ["exchange missing: declared again by Ordain", "exchange removed and declared again"];
+    wait_until("a host that reports the removed exchange", || {
+        let reports = |host: &Host| {
+            let log = host.service.stderr();
+            words.iter().any(|text| log.contains(text))
         };
-        Ok(hosts.iter().any(declares))
+        Ok(hosts.iter().any(reports))
     })?;
     until_all_bound(fleet, hosts)?;
     fleet.rig.reconnect()?;
