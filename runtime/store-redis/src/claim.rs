@@ -53,10 +53,16 @@ async fn check_record(store: &RedisStore) -> Result<(), StoreError> {
     if number(&fields).ok_or_else(|| unexpected_reply("HLEN"))? > 0 {
         return Ok(());
     }
-    Err(StoreError::Failed(format!(
+    Err(missing_record(store))
+}
+
+/// Returns the error about a store that no longer has its record.
+pub(super) fn missing_record(store: &RedisStore) -> StoreError {
+    let record = store.names.in_common_shard(RedisKeyKind::Store);
+    StoreError::Failed(format!(
         "the store lost everything, or another program removed {record}: restore the data, and start again. A start \
          without the data creates a new store, in which all streams begin anew"
-    )))
+    ))
 }
 
 /// Forgets which partitions this process has registered. Before the process adds entries to the queue of a partition

@@ -94,25 +94,6 @@ pub(super) async fn send_durably(
     Ok(enough.then_some(reply))
 }
 
-/// Sends a command that writes, without retries. If replicas are required, waits until enough of them have the write.
-/// Returns `None` if too few replicas have the write in time; the master has the write nevertheless.
-pub(super) async fn send_with_wait(
-    store: &RedisStore,
-    shard: u32,
-    command: Cmd,
-) -> Result<Option<Value>, StoreError> {
-    if store.wait_connections.is_empty() {
-        let answer = store.connection.call(&command).await;
-        return answer.map(Some).map_err(|error| request_error(&error));
-    }
-    let link = &store.wait_connections[shard as usize % store.wait_connections.len()];
-    let answers = link.pipe(&with_wait(store, command)).await;
-    let answers = answers.map_err(|error| request_error(&error))?;
-    let [reply, replicas] = parts(answers, "a command with WAIT")?;
-    let enough = number(&replicas).is_some_and(|count| count >= u64::from(store.replicas));
-    Ok(enough.then_some(reply))
-}
-
 fn with_wait(store: &RedisStore, command: Cmd) -> Pipeline {
     let mut both = pipe();
     both.add_command(command).cmd("WAIT").arg(store.replicas).arg(REPLICAS_TIMEOUT_MS);

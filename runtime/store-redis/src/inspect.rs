@@ -7,9 +7,8 @@ use tokio::time::timeout;
 
 use super::connection::{RedisConnection, replica_info};
 use super::error::{display_text, start_error, with_address};
-use super::names::RedisKeyKind;
 use super::server::{ServerSettings, check_replica};
-use super::{RedisStore, SCHEMA_VERSION};
+use super::{RedisStore, SCHEMA_VERSION, writable_keys};
 use ordain_store::{RedisOptions, StoreError};
 use ordain_util::finding::{Finding, Severity};
 
@@ -50,8 +49,9 @@ impl RedisStore {
         }));
         // Check every shard, because the shards of a Cluster are on several servers.
         let checks = (0..shards).map(async |shard| {
-            let keys = [self.names.in_shard(shard, RedisKeyKind::Marks)];
-            let call = self.script_call(&self.scripts.writable, &keys);
+            let mut call =
+                self.script_call(&self.scripts.writable, &writable_keys(&self.names, shard));
+            call.arg("");
             self.run_script_once(&self.scripts.writable, &call).await.map_err(start_error)
         });
         findings.push(match try_join_all(checks).await {

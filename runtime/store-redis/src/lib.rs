@@ -48,7 +48,7 @@ use std::time::{Duration, Instant};
 use async_trait::async_trait;
 use futures_util::future::{BoxFuture, join_all, try_join_all};
 use ordain_core::shard_of;
-use redis::{Cmd, cmd};
+use redis::{Cmd, Value, cmd};
 use tokio::task::JoinHandle;
 
 use self::clock::{ClockTask, StoreClock};
@@ -60,7 +60,7 @@ use self::script::LuaScripts;
 use self::server::{ServerSettings, SyncLevel};
 use self::value::{number, parts, text, unexpected_reply};
 use ordain_store::{
-    DurabilityReport, HEALTH_MARK, Partition, RedisOptions, RedisUrl, Store, StoreError,
+    DurabilityReport, HEALTH_MARK, MarkStore, Partition, RedisOptions, RedisUrl, Store, StoreError,
 };
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
@@ -118,6 +118,12 @@ impl KeepaliveTask {
             let _: Vec<std::convert::Infallible> = join_all(loops).await;
         })))
     }
+}
+
+/// Returns the Redis keys with which the script `writable` checks a shard. The store has no Redis key with the second
+/// name: the script uses the name only to check the user's rights.
+fn writable_keys(names: &RedisKeys, shard: u32) -> Vec<String> {
+    [RedisKeyKind::Marks, RedisKeyKind::Data].map(|kind| names.in_shard(shard, kind)).into()
 }
 
 /// Returns a command that only shows whether the server of a shard answers.
@@ -407,21 +413,39 @@ impl Store for RedisStore {
         Ok((is_weaker || is_new_risk).then_some(report.description))
     }
 
-    /// Writes to every shard, because the shards of a Cluster are on several servers. If replicas are required, waits
-    /// for them as a commit does.
+    /// Checks every shard, because the shards of a Cluster are on several servers. The check of a shard writes a mark. If
+    /// replicas are required, waits for them as a commit does.
     async fn check_writable(&self) -> Result<(), StoreError> {
-        let writes = (0..self.shards).map(async |shard| {
-            let mut write = cmd("HSET");
-            write.arg(self.names.in_shard(shard, RedisKeyKind::Marks)).arg(HEALTH_MARK).arg(1);
-            match commit::send_with_wait(self, shard, write).await? {
-                Some(_) => Ok(()),
-                None => Err(StoreError::Unavailable(format!(
+        let script = &self.scripts.writable;
+        let checks = (0..self.shards).map(async |shard| {
+            let mut keys = writable_keys(&self.names, shard);
+            if shard == 0 {
+                keys.push(self.names.in_common_shard(RedisKeyKind::Store));
+            }
+            let mut call = self.script_call(script, &keys);
+            call.arg(HEALTH_MARK);
+            match commit::send_durably(self, script, shard, call).await {
+                Ok(Some(Value::Int(1))) => Ok(()),
+                Ok(Some(_)) => Err(claim::missing_record(self)),
+                Ok(None) => Err(StoreError::Unavailable(format!(
                     "fewer than {} replicas have the newest writes",
                     self.replicas
                 ))),
+                Err(error) => self.with_key_name(Err(error), || keys).await,
             }
         });
-        try_join_all(writes).await.map(drop)
+        try_join_all(checks).await.map(drop)
+    }
+
+    async fn answers(&self) -> bool {
+        let mut read = cmd("HGET");
+        read.arg(self.names.in_common_shard(RedisKeyKind::Marks)).arg(HEALTH_MARK);
+        match self.connection.call(&read).await {
+            Ok(_) => true,
+            Err(error) if has_code(&error, "NOPERM") => true,
+            // Repeats the read, for example while the connection is restored.
+            Err(_) => self.mark(HEALTH_MARK).await.is_ok(),
+        }
     }
 
     /// Records the time of the store's clock if the clock of the server is behind, because the next process continues

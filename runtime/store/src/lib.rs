@@ -167,11 +167,18 @@ pub trait Store:
         std::future::pending().await
     }
 
-    /// Checks once, without retries, whether the store accepts writes. A store on a server writes a meaningless value,
-    /// because a server that answers reads may still refuse writes. By default, this method only reads a mark: after a
-    /// failed write, a store without a server returns an error to every read.
+    /// Checks once, without retries, whether the store accepts events. A store on a server writes a meaningless value,
+    /// because a server that answers reads may still refuse writes. The check also returns an error if the user of the
+    /// server lacks a right that is needed to accept an event, or if the store has lost the record that describes it. By
+    /// default, this method only reads a mark: after a failed write, a store without a server returns an error to every
+    /// read.
     async fn check_writable(&self) -> Result<(), StoreError> {
         self.mark(HEALTH_MARK).await.map(drop)
+    }
+
+    /// Returns whether the store answers a read. An answer that refuses the read because of a missing right also counts.
+    async fn answers(&self) -> bool {
+        self.mark(HEALTH_MARK).await.is_ok()
     }
 
     /// Checks the settings of the store's servers again. Returns a description if the settings now permit a loss of

@@ -15,7 +15,7 @@ use super::AdminState;
 use crate::problem::ProblemDetails;
 use ordain_config::{LoadedConfig, ResourceName, SinkConfig, SourceConfig};
 use ordain_engine::run::{BrokerWait, RunPhase};
-use ordain_store::{HEALTH_MARK, Store};
+use ordain_store::Store;
 use ordain_util::source_health::{RoutingFault, SourceState};
 
 /// Pause between two health checks of the store. The checks detect an unavailable store even while the process is idle.
@@ -68,8 +68,8 @@ impl StoreHealth {
             writing.await
         };
         if let Err(error) = written {
-            let answers = timeout(RESPONSE_TIMEOUT, store.mark(HEALTH_MARK)).await;
-            self.set_failed(since, matches!(answers, Ok(Ok(_))), &error.to_string());
+            let answers = timeout(RESPONSE_TIMEOUT, store.answers()).await.unwrap_or(false);
+            self.set_failed(since, answers, &error.to_string());
         } else if let Some(StoreFailure { since, .. }) = self.lock().take() {
             tracing::info!(away_since = %since, "ready again: the store accepts writes");
         }

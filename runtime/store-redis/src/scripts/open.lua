@@ -5,40 +5,19 @@
 local store, data, index, partitions = unpack(KEYS)
 local schema, shards, replicas, creates = ARGV[2], ARGV[3], ARGV[4], ARGV[5] == '1'
 
--- True if the server lacks a command, because its configuration renames the command.
-local is_renamed = false
-
--- Returns whether the Redis user of the connection may run a command with these arguments.
-local function may(...)
-  local exists, allowed = pcall(redis.acl_check_cmd, ...)
-  is_renamed = is_renamed or not exists
-  return exists and allowed
+local checks = {
+  {'TYPE', data}, {'SADD', data, '1'}, {'SMEMBERS', data}, {'HGET', data, 'f'}, {'HMGET', data, 'f'},
+  {'HSET', data, 'f', '1'}, {'HDEL', data, 'f'}, {'HLEN', data}, {'HSCAN', data, 0}, {'HEXISTS', data, 'f'},
+  {'HSTRLEN', data, 'f'}, {'ZADD', index, 0, 'm'}, {'ZREM', index, 'm'}, {'ZRANGE', index, 0, 0},
+  {'ZRANK', index, 'm'}, {'ZRANGEBYLEX', index, '-', '+'}, {'ZRANGEBYSCORE', index, 0, 0}, {'ZCOUNT', index, 0, 0},
+  {'ZSCORE', index, 'm'}, {'TIME'},
+}
+if replicas ~= '0' then
+  checks[#checks + 1] = {'WAIT', '1', '1'}
 end
-
-local missing = {}
-for name, allowed in pairs({
-  ['type'] = may('TYPE', data),
-  ['sadd'] = may('SADD', data, '1'), ['smembers'] = may('SMEMBERS', data),
-  ['hget'] = may('HGET', data, 'f'), ['hmget'] = may('HMGET', data, 'f'),
-  ['hset'] = may('HSET', data, 'f', '1'), ['hdel'] = may('HDEL', data, 'f'),
-  ['hlen'] = may('HLEN', data), ['hscan'] = may('HSCAN', data, 0),
-  ['hexists'] = may('HEXISTS', data, 'f'), ['hstrlen'] = may('HSTRLEN', data, 'f'),
-  ['zadd'] = may('ZADD', index, 0, 'm'), ['zrem'] = may('ZREM', index, 'm'),
-  ['zrange'] = may('ZRANGE', index, 0, 0), ['zrank'] = may('ZRANK', index, 'm'),
-  ['zrangebylex'] = may('ZRANGEBYLEX', index, '-', '+'),
-  ['zrangebyscore'] = may('ZRANGEBYSCORE', index, 0, 0),
-  ['zcount'] = may('ZCOUNT', index, 0, 0), ['zscore'] = may('ZSCORE', index, 'm'),
-  ['time'] = may('TIME'), ['wait'] = replicas == '0' or may('WAIT', '1', '1'),
-}) do
-  if not allowed then
-    missing[#missing + 1] = name
-  end
-end
-table.sort(missing)
-if #missing > 0 then
-  return redis.error_reply('NOPERM the user must be allowed to run these commands on ' .. store
-    .. ' and on all keys with the same prefix: ' .. table.concat(missing, ', ')
-    .. (is_renamed and '. The server renames at least one of them: remove rename-command from its configuration' or ''))
+local refused = rights_error(checks)
+if refused then
+  return refused
 end
 
 local is_new = redis.call('HLEN', store) == 0

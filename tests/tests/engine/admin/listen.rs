@@ -1,6 +1,7 @@
 //! Tests of the address of the admin listener, of access to it, and of its readiness reports.
 
 use std::net::TcpListener;
+use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use ordain_servers::{Options, Proxy, Redis, Sentinel};
@@ -98,13 +99,97 @@ fn host_is_not_ready_while_its_store_refuses_writes() -> Result<()> {
         until_writes(&mut service)?;
     }
     // The log names the command to which the user has no right.
-    let words = ["accepts no writes", "no permissions to run the 'hset' command"];
-    service.until_lines(1, &words)?;
+    service.until_lines(1, &["accepts no writes", "must be allowed to run", ": hset"])?;
     service.end()
 }
 
-/// The store accepts writes, but the events of a queue cannot be read: the user lacks a right that only reads need, or
-/// the answer exceeds a limit of the server. The host must not be ready, and the log must name the next step. The host
+/// The rights without which the store cannot accept every event over HTTP.
+const INTAKE_RIGHTS: [&str; 7] = ["hget", "hmget", "hset", "hdel", "hlen", "sadd", "time"];
+/// The other rights: the store needs them only to execute events, and to read its content.
+const OTHER_RIGHTS: [&str; 12] = [
+    "type",
+    "smembers",
+    "hscan",
+    "hstrlen",
+    "zadd",
+    "zrem",
+    "zrange",
+    "zrangebylex",
+    "zrangebyscore",
+    "zcount",
+    "zrank",
+    "zscore",
+];
+
+/// The readiness for events over HTTP must be true: without a right that this work needs, the host is not ready, even
+/// before it has refused the first event. Without all other rights, the host accepts events.
+#[test]
+fn readiness_for_events_depends_on_the_rights_that_they_need() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let home = Home::new(
+        &["tally"],
+        &format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\n[ingress]\nlisten = \"127.0.0.1:0\"\n\
+             [streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"http\" }}\n\
+             [sinks.tally]\nkind = \"file\"\npath = \"-\"\n",
+            redis.url()
+        ),
+    )?;
+    let mut service = Service::start(&home, &["run"])?;
+    let address = ready(&mut service)?;
+    let events = ingress(&mut service)?;
+    let status = |page| get(address, page).map(|page| page.status);
+    let rule = |sign: &str, rights: &[&str]| {
+        let rules = rights.iter().map(|right| format!("{sign}{right}"));
+        let command: Vec<String> =
+            ["acl", "setuser", "default"].into_iter().map(str::to_owned).chain(rules).collect();
+        redis.command(&command.iter().map(String::as_str).collect::<Vec<_>>())
+    };
+    rule("-", &OTHER_RIGHTS)?;
+    // Longer than the interval between two checks of the store.
+    std::thread::sleep(Duration::from_secs(3));
+    assert_eq!(status("/readyz/ingress")?, 200);
+    let event = line("a", 1, &json!({ "n": 1 }));
+    assert_eq!(post(events, LINES_TYPE, &(event + "\n"))?.status, 202);
+    rule("+", &OTHER_RIGHTS)?;
+    for right in INTAKE_RIGHTS {
+        rule("-", &[right])?;
+        service.until(right, || {
+            let problem = get(address, "/readyz").and_then(|page| page.problem());
+            problem.is_ok_and(|problem| {
+                problem.contains("not ready: the store has accepted no writes since 20")
+            }) && status("/readyz/ingress").is_ok_and(|status| status == 503)
+        })?;
+        service.until_lines(1, &["accepts no writes", &format!("the same prefix: {right}")])?;
+        rule("+", &[right])?;
+        until_writes(&mut service)?;
+    }
+    service.end()
+}
+
+/// A store without its record has lost its data. The host refuses the events of new partitions, so it must not be
+/// ready until an operator has restored the record.
+#[test]
+fn host_is_not_ready_while_its_store_has_no_record() -> Result<()> {
+    let redis = Redis::start(&[])?;
+    let config = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
+    let store = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url());
+    let ingress = "[ingress]\nlisten = \"127.0.0.1:0\"\n";
+    let home = Home::new(&["tally"], &format!("{store}{ingress}{config}"))?;
+    home.write("events.ndjson", "")?;
+    let mut service = Service::start(&home, &["run"])?;
+    until_writes(&mut service)?;
+    redis.command(&["RENAME", "ordain:{0}:store", "away"])?;
+    until_no_writes(&mut service)?;
+    let words = ["accepts no writes", "another program removed ordain:{0}:store: restore the data"];
+    service.until_lines(1, &words)?;
+    redis.command(&["RENAME", "away", "ordain:{0}:store"])?;
+    until_writes(&mut service)?;
+    service.end()
+}
+
+/// The store accepts events, but does not complete another request: the user lacks a right that is not needed to accept
+/// events, or the events of a queue exceed a limit of the server. The host must not be ready, and the log must name the next step. The host
 /// still accepts events over HTTP, and must report this.
 #[test]
 fn host_is_not_ready_while_its_store_does_not_complete_a_request() -> Result<()> {
@@ -127,8 +212,8 @@ fn host_is_not_ready_while_its_store_does_not_complete_a_request() -> Result<()>
     for (sequence, refuse, accept, words) in [
         (
             1,
-            ["acl", "setuser", "default", "-hmget"],
-            ["acl", "setuser", "default", "+hmget"],
+            ["acl", "setuser", "default", "-zrangebyscore"],
+            ["acl", "setuser", "default", "+zrangebyscore"],
             "ACL ",
         ),
         (
@@ -254,8 +339,7 @@ fn ingress_is_not_ready_before_it_listens() -> Result<()> {
     service.until("readiness for events over HTTP", || {
         get(address, "/readyz/ingress").is_ok_and(|page| page.status == 200)
     })?;
-    let log = service.stderr();
-    ensure!(log.contains("ingress listening on http://"), "{log}");
+    service.until_says("ingress listening on http://")?;
     service.end()
 }
 
