@@ -8,8 +8,7 @@ use yaml_rust2::YamlLoader;
 
 use crate::plugins::root;
 
-/// The condition of an alerting rule: a comparison of the value of a metric, or of the increase of a counter, with a
-/// number.
+/// Compares the value of a metric, or the increase of a counter, with a number.
 struct Condition<'a> {
     name: &'a str,
     /// The labels that a sample must have, each in the form `label="value"`.
@@ -20,8 +19,8 @@ struct Condition<'a> {
 }
 
 impl<'a> Condition<'a> {
-    /// Parses an expression such as `metric{label="value"} > 0` or `increase(metric[10m]) > 0`. Returns `None` for an
-    /// expression in another form.
+    /// Accepts an expression such as `metric{label="value"} > 0` or `increase(metric[10m]) > 0`, and returns `None` for
+    /// any other form.
     fn parse(expression: &'a str) -> Option<Self> {
         let mut parts = expression.rsplitn(3, ' ');
         let limit = parts.next()?.parse().ok()?;
@@ -39,7 +38,7 @@ impl<'a> Condition<'a> {
         Some(Self { name, labels: labels.collect(), is_increase, operator, limit })
     }
 
-    /// Returns the samples of the metric in a page of metrics: their names with labels, and their values.
+    /// Returns the names with labels, and the values.
     fn samples<'p>(&self, page: &'p str) -> Vec<(&'p str, f64)> {
         let sample = |line: &'p str| {
             let (sample, value) = line.rsplit_once(' ')?;

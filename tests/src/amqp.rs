@@ -21,21 +21,18 @@ use serde_json::{Value, json};
 use tokio::runtime::Runtime;
 use tokio::time::timeout;
 
-/// The time limit for opening a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// The time limit for the confirms in [`Client::try_publish`].
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(5);
-/// The time without a message after which [`Client::take`] fails. Also the time for which [`Client::publish`] repeats
-/// rejected messages.
+/// [`Client::take`] fails after this time without a message, and [`Client::publish`] repeats rejected messages for this
+/// time.
 const QUIET_TIMEOUT: Duration = Duration::from_mins(1);
-/// The time without a message after which [`Client::take_all`] stops.
+/// [`Client::take_all`] stops after this time without a message.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The number of messages that [`Client::take_all`] acknowledges together.
+/// [`Client::take_all`] acknowledges this number of messages together.
 const ACK_COUNT: usize = 500;
 /// The longest time between two deliveries that the client acknowledges together.
 const ACK_DELAY: Duration = Duration::from_millis(100);
-/// The maximum number of messages that the client publishes before it waits for their confirms. Also the upper limit of
-/// the prefetch.
+/// The limit of unconfirmed messages and of the prefetch.
 const CONFIRM_LIMIT: usize = 2_000;
 
 /// A connection with a channel for declarations and publishing. Every method blocks the thread until the broker has
@@ -192,7 +189,7 @@ impl Client {
         Ok(answers.into_iter().all(is_accepted))
     }
 
-    /// Publishes messages without retries. Returns the broker's answer to each of them.
+    /// Returns the broker's answer to each message, without retries.
     async fn publish_once(
         &self,
         exchange: &str,
@@ -330,7 +327,7 @@ impl Client {
         self.runtime.block_on(self.consume(queue, Some(prefetch)))
     }
 
-    /// Returns the number of messages in a queue that no consumer has received.
+    /// Counts the messages that no consumer has received.
     async fn ready_messages(&self, queue: &str) -> Result<u32> {
         let options = QueueDeclareOptions { passive: true, ..QueueDeclareOptions::default() };
         let channel = self.connection.create_channel().await?;
@@ -339,8 +336,7 @@ impl Client {
         Ok(found.message_count())
     }
 
-    /// Subscribes to a queue on a separate channel. Without a prefetch, only the broker limits the number of
-    /// unacknowledged deliveries.
+    /// Uses a separate channel. Without a prefetch, only the broker limits the number of unacknowledged deliveries.
     async fn consume(&self, queue: &str, prefetch: Option<u16>) -> Result<(Channel, Consumer)> {
         let channel = self.connection.create_channel().await?;
         if let Some(prefetch) = prefetch {
@@ -363,7 +359,6 @@ impl Client {
     }
 }
 
-/// Opens a connection, and a channel with confirms.
 async fn open(url: &str) -> Result<(Connection, Channel)> {
     let connection = Connection::connect(url, ConnectionProperties::default()).await?;
     let channel = connection.create_channel().await?;

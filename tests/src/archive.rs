@@ -27,7 +27,7 @@ struct ArchiveState {
     failing: u32,
     random: Mutex<ChaCha8Rng>,
     token: Option<String>,
-    /// The status code and the reason phrase of the response to a request for an event that the server does not have.
+    /// The answer to a request for an event that the server does not have.
     absent: &'static str,
     requests: AtomicU64,
     unauthorized_requests: AtomicU64,
@@ -154,8 +154,7 @@ impl ArchiveState {
         }
     }
 
-    /// Returns the status and the body of the response to a request. `None` means that the server closes the connection
-    /// without a response.
+    /// `None` means that the server closes the connection without a response.
     fn answer(&self, path: &str, is_known: bool) -> Option<(&'static str, String)> {
         if !is_known {
             self.unauthorized_requests.fetch_add(1, Ordering::Relaxed);

@@ -49,7 +49,7 @@ impl SuiteEvent {
         Ok(Value::Object(event).to_string())
     }
 
-    /// Returns the data as JSON: parsed if the data is JSON, otherwise as a text.
+    /// Returns a text if the data is not JSON.
     fn json(&self) -> Result<Value> {
         let kind = self.attribute("datacontenttype");
         if kind.is_empty() || kind.starts_with("application/json") {
@@ -86,7 +86,7 @@ impl SuiteEvent {
     }
 }
 
-/// The attributes that are not extensions.
+/// All other attributes are extensions.
 const KNOWN_ATTRIBUTES: [&str; 6] =
     ["specversion", "id", "type", "source", "time", "datacontenttype"];
 
@@ -135,7 +135,6 @@ pub fn suite_requests() -> Result<Vec<SuiteRequest>> {
     Ok(requests)
 }
 
-/// Returns the cells of the rows of a table.
 fn cells(text: &str) -> Vec<Vec<&str>> {
     let rows = text.lines().map(str::trim).filter(|line| line.starts_with('|'));
     rows.map(|row| row.trim_matches('|').split('|').map(str::trim).collect()).collect()
@@ -159,7 +158,7 @@ fn request(scenario: &str) -> Result<SuiteRequest> {
     Ok(SuiteRequest { head, body, event })
 }
 
-/// Returns the lines of a text in the suite's file about HTTP, without their common indentation.
+/// Removes the common indentation of the lines in the suite's file about HTTP.
 fn text_lines(text: &str) -> Vec<&str> {
     const INDENTATION: &str = "        ";
     let mut lines: Vec<&str> = text

@@ -5,7 +5,8 @@ use std::path::Path;
 
 use anyhow::{Context, Result};
 
-/// Returns the component of a guest. If `name` ends with `-utf16`, the strings of the guest are in UTF-16.
+/// Returns the component of a guest. If `name` ends with `-utf16`, the strings of the guest are in UTF-16. If `name`
+/// ends with `-core`, returns the core module of the guest instead.
 pub fn guest(name: &str) -> Result<Vec<u8>> {
     let file = Path::new(env!("OUT_DIR")).join(format!("{name}.wasm"));
     std::fs::read(&file).with_context(|| format!("guest {name} does not exist"))

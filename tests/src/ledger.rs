@@ -8,7 +8,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
-/// The number of months that a ledger covers.
 const MONTHS: usize = 6;
 
 /// The id of an order, and a month such as `2026-01`.
@@ -20,9 +19,8 @@ pub struct Ledger {
     /// The batches of transactions. Each batch is a CloudEvent, as a line of a file. The attribute `endofsequence` is
     /// true in the last batch, and false in the other batches.
     pub batches: Vec<String>,
-    /// The expected statement of each order, for each month in which the order has transactions.
+    /// Each order has a statement for each month in which it has transactions.
     statements: BTreeMap<Month, Value>,
-    /// The number of transactions of each order.
     orders: BTreeMap<String, u64>,
 }
 

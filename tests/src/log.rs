@@ -43,7 +43,7 @@ pub fn unnumbered(lines: &[String]) -> Result<Vec<String>> {
     lines.iter().map(line).collect()
 }
 
-/// Valid times (RFC 3339) that few producers send: before 1970, at the end of the year 9999, and with many digits of a
+/// Few producers send these times (RFC 3339): before 1970, at the end of the year 9999, and with many digits of a
 /// second. The first time is the zero value of Go and of .NET.
 const UNUSUAL_TIMES: [&str; 5] = [
     "0001-01-01T00:00:00Z",
@@ -109,7 +109,6 @@ const LOG_REQUIREMENTS: &str = "must contain CloudEvents in JSON, one per line, 
                      holes; the last event of each subject, and no other event, must have \
                      `endofsequence`: true";
 
-/// Checks that the lines meet the requirements on a real log.
 fn fits(lines: &[String]) -> Result<()> {
     let keys = by_key(lines)?;
     let events: usize = keys.values().map(BTreeMap::len).sum();

@@ -8,7 +8,6 @@ use ordain_servers::compile_preload;
 
 /// The address to which a name resolves first. The servers of tests listen at this address.
 pub const FIRST_ADDRESS: &str = "127.0.0.1";
-/// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/names.c");
 /// The file in the home that contains the address to which the name resolves.
 const FILE: &str = "address";

@@ -5,7 +5,7 @@ use std::net::TcpStream;
 
 use anyhow::{Result, ensure};
 
-/// The class id and the method id of a method in the AMQP specification.
+/// The class id and the method id in the AMQP specification.
 type Method = (u16, u16);
 
 const START_OK: Method = (10, 11);
@@ -20,7 +20,7 @@ const CONFIRM_OK: Method = (85, 11);
 const PUBLISH: Method = (60, 40);
 const ACK: Method = (60, 80);
 const NACK: Method = (60, 120);
-/// The flag in a content header that marks the property `headers` as present.
+/// Marks the property `headers` as present in a content header.
 const HAS_HEADERS: u16 = 1 << 13;
 const METHOD: u8 = 1;
 const HEADER: u8 = 2;
@@ -90,8 +90,7 @@ impl RawProducer {
         Ok(self.stream.write_all(&frame)?)
     }
 
-    /// Reads frames until the given method arrives. Fails if the broker rejects the message, or closes the channel or
-    /// the connection.
+    /// Fails if the broker rejects the message, or closes the channel or the connection.
     fn until(&mut self, (class, number): Method) -> Result<()> {
         loop {
             let mut head = [0; 7];

@@ -2,7 +2,6 @@
 
 use anyhow::Result;
 
-/// The environment variable that contains the seed.
 const VARIABLE: &str = "ORDAIN_KILL_SEED";
 
 /// Returns the seed in the environment variable `ORDAIN_KILL_SEED`, or a random seed if the variable is not set. Prints

@@ -11,7 +11,6 @@ use ordain_servers::{all_threads_stopped, send_signal};
 
 use crate::host::{Home, binary};
 
-/// The interval between two readings of the host's memory use.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The size of a file, in bytes, that a host cannot exceed if a test starts the host with [`Service::start_limited`].
@@ -176,7 +175,7 @@ impl Service {
         }
     }
 
-    /// Waits for the first line of the log. Before this line, the host does not handle signals.
+    /// Before the first line of its log, the host does not handle signals.
     fn until_logging(&mut self) -> Result<()> {
         let log = self.stderr_path();
         self.until("the first line of its log", || {

@@ -18,7 +18,7 @@ use ordain_wasm::{
 use crate::guests::guest;
 use crate::plugins::{plugin, target_dir};
 
-/// The time limit for a result: long enough for a busy machine.
+/// Long enough for a busy machine.
 const RESULT_TIMEOUT: Duration = Duration::from_mins(1);
 
 /// The names of the sinks of the stream `orders`, whose events the workers execute.

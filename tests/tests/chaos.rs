@@ -113,7 +113,6 @@ mod chaos {
         Ok(())
     }
 
-    /// Plays rounds that each start servers and hosts of their own.
     fn rounds_of(play: impl Fn(&mut ChaCha8Rng) -> Result<String>) -> Result<()> {
         let seed = number("ORDAIN_CHAOS_SEED")?.unwrap_or_else(rand::random);
         let first = number("ORDAIN_CHAOS_ROUND")?.map_or(Ok(0), u32::try_from)?;

@@ -51,7 +51,6 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// A row of the table: the behaviour and its result.
 type Row = (String, String);
 
 /// Returns the behaviours for which the host parks the key of an event, each with the event data that makes the handler
@@ -133,7 +132,6 @@ fn rounded(text: &str) -> String {
     text.split(' ').map(round).collect::<Vec<_>>().join(" ")
 }
 
-/// Returns the data of the message that the handler emitted for a key.
 fn message(home: &Home, key: &str) -> Result<Value> {
     let id = format!("\"id\":\"hostile/{}/", key.replace(' ', "%20"));
     let text = home.read("hostile-out.ndjson");
@@ -141,7 +139,6 @@ fn message(home: &Home, key: &str) -> Result<Value> {
     Ok(serde_json::from_str::<Value>(line)?["data"].take())
 }
 
-/// Returns the table rows for behaviours that an event causes.
 fn executed(home: &Home) -> Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (key, _) in commands() {

@@ -17,7 +17,7 @@ use ordain_tests::conformance::{Owner, event, first_write, key_record, record_wr
 /// The environment variable that marks the child process. The variable's value is the folder of the store.
 const FOLDER: &str = "ORDAIN_TEST_CRASH_FOLDER";
 
-/// The number of times that the test kills a process that commits.
+/// The number of kills of a process that commits.
 const ROUNDS: u64 = 20;
 
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());

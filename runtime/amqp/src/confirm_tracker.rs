@@ -23,22 +23,19 @@ use ordain_store::Ownership;
 /// A message with its position in the order of its sink.
 #[derive(Debug)]
 pub(super) struct PendingPublish {
-    /// The run (messages that are marked as published together) to which the message belongs.
+    /// The messages of a run are marked as published together.
     pub(super) run: u64,
     /// The position of the message in the order of its sink.
     pub(super) order: u64,
-    /// The message in the form in which it is published.
     pub(super) outgoing: AmqpMessage,
-    /// The ownership under which the message may be published.
+    /// The message may be published under this ownership.
     pub(super) ownership: Arc<Ownership>,
 }
 
-/// The broker's result for a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum ConfirmResult {
-    /// The broker accepted the message.
     Acked,
-    /// The broker returned the message, because it could not route the message to a queue.
+    /// The broker could not route the message to a queue.
     Returned,
     /// The broker could not accept the message, for example because a queue is full or has no leader.
     Nacked,
@@ -52,15 +49,13 @@ impl ConfirmResult {
     }
 }
 
-/// A future that completes when the confirm of a message arrives.
 pub(super) type ConfirmFuture<'a> =
     Pin<Box<dyn Future<Output = lapin::Result<Confirmation>> + Send + 'a>>;
 
-/// The error for a returned message that the tracker does not contain.
 #[derive(Debug)]
 pub(super) struct UnmatchedReturn;
 
-/// The messages that a check removed from the tracker.
+/// A check removed these messages from the tracker.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedConfirms {
     /// Messages whose result is known, in order.
@@ -71,37 +66,36 @@ pub(super) struct ResolvedConfirms {
 
 struct UnconfirmedPublish<'a> {
     item: PendingPublish,
-    /// The future of the confirm; `None` after the confirm has arrived.
+    /// `None` after the confirm has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
-    /// True if the confirm had arrived before the end of the previous check.
+    /// The confirm had arrived before the end of the previous check.
     seen: bool,
     /// The time at which the tracker first noticed that the broker had confirmed a later message, but not this message.
     overtaken_at: Option<Instant>,
 }
 
-/// The sent messages whose result is not known yet.
 pub(super) struct ConfirmTracker<'a> {
     sent: VecDeque<UnconfirmedPublish<'a>>,
-    /// Total size of the bodies of the messages in `sent`, in bytes.
+    /// Counts the bodies of the messages in `sent`.
     bytes: usize,
     /// Number of confirmed messages at the front of `sent`.
     confirmed: usize,
-    /// Number of messages that must be confirmed before the next check is due: the number of tracked messages at the
-    /// previous check.
+    /// The number of tracked messages at the previous check. The next check is due when this number of messages is
+    /// confirmed.
     next_check_at: usize,
-    /// The time when the wait for the next confirm began. This is the time of the newest of three kinds of events: a
-    /// confirm, a send while `sent` was empty, and a call of [`ConfirmTracker::reset_timers`].
+    /// The wait for the next confirm began at the newest of these: a confirm, a send while `sent` was empty, and a call
+    /// of [`ConfirmTracker::reset_timers`].
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.
     late_confirms: Vec<ConfirmFuture<'a>>,
-    /// True if the broker returned a message that the tracker does not contain.
+    /// The tracker does not contain the returned message.
     has_unmatched_return: bool,
 }
 
-/// Maximum number of given-up messages whose confirms have not arrived. Above this number, the sink replaces the
-/// channel. The limit keeps a check fast, because every check polls these confirms.
+/// Above this number of late confirms, the sink replaces the channel. The limit keeps a check fast, because every check
+/// polls these confirms.
 const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
@@ -144,8 +138,8 @@ impl<'a> ConfirmTracker<'a> {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
-    /// Restarts the time limits of all confirms. The caller calls this method while the broker blocks the connection.
-    /// Confirms are then late because of the block, not because of a message.
+    /// The caller calls this method while the broker blocks the connection. Confirms are then late because of the
+    /// block, not because of a message.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
@@ -243,8 +237,7 @@ impl<'a> ConfirmTracker<'a> {
         if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
-    /// Removes and returns the messages whose result is known, if a check is due. Otherwise returns no messages. Fails
-    /// as [`resolve`](Self::resolve) does.
+    /// Returns no messages if no check is due. Fails as [`resolve`](Self::resolve) does.
     pub(super) fn take_resolved(
         &mut self,
     ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
@@ -349,17 +342,15 @@ mod tests {
         BasicReturnMessage { delivery, reply_code: 312, reply_text: "NO_ROUTE".into() }
     }
 
-    /// A simulation of the broker and the client library.
     struct SimulatedBroker {
         rng: ChaCha8Rng,
-        /// Returned messages that the library has not attached to a confirm yet.
+        /// The library has not attached these messages to a confirm yet.
         waiting: VecDeque<BasicReturnMessage>,
         unconfirmed: Vec<u64>,
         confirmed: HashMap<u64, Confirmation>,
     }
 
     impl SimulatedBroker {
-        /// Confirms one of the unconfirmed messages, chosen at random.
         fn confirm(&mut self) {
             self.unconfirmed.shuffle(&mut self.rng);
             if let Some(order) = self.unconfirmed.pop() {
@@ -369,8 +360,7 @@ mod tests {
         }
     }
 
-    /// Returns a future for the confirm of a message. In some polls, chosen at random, the simulated broker first
-    /// confirms one of its unconfirmed messages.
+    /// In some polls, chosen at random, the simulated broker first confirms one of its unconfirmed messages.
     fn confirm(broker: &Arc<Mutex<SimulatedBroker>>, order: u64) -> ConfirmFuture<'static> {
         let broker = Arc::clone(broker);
         Box::pin(std::future::poll_fn(move |_| {

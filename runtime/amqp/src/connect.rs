@@ -29,36 +29,31 @@ const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
 
-/// Texts by which this module recognises a refusal that may be temporary. The first text means that the broker has not
-/// started an existing queue yet. The second text means that a consumer did not acknowledge a delivery within the
-/// broker's `consumer_timeout`.
+/// These refusals may be temporary: the broker has not started an existing queue yet, or a consumer did not acknowledge
+/// a delivery within the broker's `consumer_timeout`.
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
-/// The beginning of each text with which the broker reports that a queue or exchange does not exist, or that a queue
-/// cannot be used now.
+/// Begins each text about a queue or exchange that does not exist, or a queue that cannot be used now.
 const NOT_FOUND_CODE: &str = "NOT_FOUND - ";
-/// The beginning of each text with which the broker reports that a queue or exchange does not exist.
+/// Begins each text about a queue or exchange that does not exist.
 const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
-/// The beginning of the text with which RabbitMQ refuses a login. RabbitMQ composes this text for clients that are not
-/// logged in yet, so the text contains neither names nor addresses.
+/// Begins RabbitMQ's refusal of a login. RabbitMQ composes this text for clients that are not logged in yet, so it
+/// contains neither names nor addresses.
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
-/// The text by which this module recognises that the exchange of a declaration exists with another type.
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
 /// The texts by which this module recognises that the broker does not support the type of an exchange. The second text
 /// concerns the declaration of a type that the broker supported before, and the third text a message to an exchange of
 /// such a type.
 const UNSUPPORTED_EXCHANGE_TYPES: [&str; 3] =
     ["unknown exchange type", "invalid exchange type", "Cannot route message through exchange"];
-/// The beginnings of the texts with which the broker refuses to declare a queue or an exchange above a limit, such as
-/// `cannot declare queue 'q': queue limit in vhost '/' (100) is reached`. With long names, the broker cuts the rest of
-/// the text.
+/// Begin refusals to declare a queue or an exchange, such as `cannot declare queue 'q': queue limit in vhost '/' (100)
+/// is reached`. With long names, the broker cuts the rest of the text.
 const REACHED_LIMIT_PREFIXES: [&str; 2] = [
     "PRECONDITION_FAILED - cannot declare queue '",
     "PRECONDITION_FAILED - cannot declare exchange '",
 ];
-/// The text by which this module recognises that the broker refuses to open a channel above a limit. The broker then
-/// also closes the connection.
+/// The broker refuses to open a channel above the limit, and also closes the connection.
 const CHANNEL_LIMIT: &str = "number of channels opened";
 
 /// The reason why a request to the broker failed.
@@ -127,7 +122,6 @@ impl BrokerError {
         }
     }
 
-    /// Returns whether the broker refused to open a connection or a channel.
     pub(super) fn is_connection_refused(&self) -> bool {
         matches!(
             self,
@@ -175,8 +169,7 @@ impl BrokerError {
         matches!(self, Self::Unavailable(reason) if reason.contains(NOT_FOUND_CODE))
     }
 
-    /// Changes the cause `NotFound` to `ForeignNotFound`, for a queue or exchange that Ordain never declares. Returns
-    /// any other error unchanged.
+    /// `NotFound` becomes `ForeignNotFound`, for a queue or exchange that Ordain never declares.
     pub(super) fn into_foreign(self) -> Self {
         match self {
             Self::Refused { cause: RefusalCause::NotFound, reason } => {
@@ -201,7 +194,7 @@ impl BrokerError {
         }
     }
 
-    /// Replaces the description of a refused request by the result of `describe`. Returns any other error unchanged.
+    /// Leaves any other error than a refused request unchanged.
     pub(super) fn map_refusal(self, describe: impl FnOnce(RefusalCause, String) -> String) -> Self {
         match self {
             Self::Refused { cause, reason } => {
@@ -218,8 +211,7 @@ pub struct BrokerEndpoint {
     url: BrokerUrl,
     /// Time between two AMQP heartbeats, in seconds.
     heartbeat: u16,
-    /// True if the broker sets a delivery limit on queues by default. `None` until [`Self::has_default_delivery_limit`]
-    /// has tested the broker, and after [`Self::forget_version`].
+    /// `None` until [`Self::has_default_delivery_limit`] has tested the broker, and after [`Self::forget_version`].
     has_default_delivery_limit: Arc<tokio::sync::Mutex<Option<bool>>>,
 }
 
@@ -233,7 +225,7 @@ pub struct BrokerLogin {
     pub virtual_host: String,
 }
 
-/// Installs the cryptography for TLS if the URI needs TLS.
+/// Does nothing if the URI needs no TLS.
 pub(super) fn install_tls_provider(uri: &AMQPUri) {
     if uri.scheme == AMQPScheme::AMQPS {
         // An error means that a provider is already installed. The installed provider is sufficient.
@@ -258,18 +250,17 @@ impl BrokerEndpoint {
         Some(Arc::new(Self::new(config.url.clone(), Duration::from_millis(heartbeat))))
     }
 
-    /// Returns the parts of the URL. Replaces variables such as `${file:/path}` by the present content of their files.
-    /// If a file is unreadable or the resulting URL is invalid, returns the parts of the newest valid URL.
+    /// Replaces variables such as `${file:/path}` by the present content of their files. If a file is unreadable or the
+    /// resulting URL is invalid, returns the newest valid parts.
     fn current_uri(&self) -> AMQPUri {
         let mut uri = self.url.refresh().uri;
         uri.query.heartbeat = Some(self.heartbeat);
         uri
     }
 
-    /// Returns whether the broker has a default delivery limit. The broker applies this limit to a queue whose
-    /// declaration lacks the argument `x-delivery-limit`. At the first call, this method tests the broker: it declares
-    /// an exchange of a type that exists only from RabbitMQ 4.0 on, and then deletes the exchange. The name of the
-    /// exchange begins with `queue`. The method keeps the answer until [`Self::forget_version`].
+    /// The broker applies this limit to a queue whose declaration lacks the argument `x-delivery-limit`. The first call
+    /// declares an exchange of a type that exists only from RabbitMQ 4.0 on, and then deletes the exchange, whose name
+    /// begins with `queue`. The answer stays until [`Self::forget_version`].
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -340,7 +331,7 @@ impl BrokerEndpoint {
         timeout(limit, requests).await.unwrap_or_else(|_| Err(self.no_answer(limit).into()))
     }
 
-    /// Returns the error about a broker that has not answered within a time limit.
+    /// The broker has not answered within `limit`.
     pub(super) fn no_answer(&self, limit: Duration) -> BrokerError {
         BrokerError::Unavailable(format!("{self} does not answer within {limit:?}"))
     }
@@ -359,7 +350,6 @@ impl BrokerEndpoint {
         BrokerLogin { user: username, password, virtual_host: vhost }
     }
 
-    /// Returns the name of the virtual host.
     pub(super) fn virtual_host(&self) -> String {
         self.url.newest().uri.vhost
     }
@@ -370,8 +360,8 @@ impl BrokerEndpoint {
         format!("logged in as user {:?} to the virtual host {vhost:?}", authority.userinfo.username)
     }
 
-    /// Classifies the error of an attempt to open a connection. RabbitMQ refuses a login with the code
-    /// `ACCESS_REFUSED`. It refuses a missing virtual host, or a connection above a limit, with the code `NOT_ALLOWED`.
+    /// RabbitMQ refuses a login with the code `ACCESS_REFUSED`, and a missing virtual host, or a connection above a
+    /// limit, with the code `NOT_ALLOWED`.
     fn connect_error(&self, error: &lapin::Error) -> BrokerError {
         let is_login = matches!(
             error.kind(),
@@ -398,7 +388,7 @@ impl BrokerEndpoint {
         }
     }
 
-    /// Classifies an error of the library, and adds the broker's address and user.
+    /// Adds the broker's address and user.
     pub(super) fn error(&self, error: &lapin::Error) -> BrokerError {
         use AMQPHardError::{COMMANDINVALID, NOTALLOWED};
         use AMQPSoftError::{ACCESSREFUSED, NOTFOUND, PRECONDITIONFAILED};
@@ -451,8 +441,7 @@ impl BrokerEndpoint {
     }
 }
 
-/// Returns the broker's text of an error, or the library's text if the broker sent none. The text has a limited length,
-/// and is on one line.
+/// Returns the broker's text, or the library's text if the broker sent none, limited in length and on one line.
 fn error_words(error: &lapin::Error) -> String {
     let words = match error.kind() {
         ErrorKind::ProtocolError(error) => error.get_message().to_string(),
@@ -527,8 +516,7 @@ mod tests {
         ErrorKind::ProtocolError(AMQPError::new(kind, words.into())).into()
     }
 
-    /// A broker that has lost the plugin of an exchange type refuses the declaration. RabbitMQ 3 and 4 use different
-    /// codes.
+    /// A broker that has lost the plugin of the type refuses the declaration. RabbitMQ 3 and 4 use different codes.
     #[test]
     fn unsupported_exchange_type_is_a_fault_of_the_type() {
         for (kind, words, is_fault) in [

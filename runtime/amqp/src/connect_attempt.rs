@@ -9,16 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 
-/// The state of the socket of an attempt.
 #[derive(Debug, Default)]
 enum AttemptSocket {
     /// There is no socket to close: the attempt has no socket yet, or [`ConnectAttempt::succeed`] is about to end the
     /// attempt.
     #[default]
     None,
-    /// The attempt waits for the broker on this socket.
     Waiting(TcpStream),
-    /// The attempt has ended: the caller has given up the attempt, or the attempt has succeeded.
+    /// The caller has given up the attempt, or it has succeeded.
     Abandoned,
 }
 
@@ -31,7 +29,6 @@ pub(super) struct ConnectAttempt {
     running: watch::Sender<()>,
 }
 
-/// The library's side of an attempt.
 #[derive(Debug)]
 pub(super) struct SocketOpener {
     socket: Arc<Mutex<AttemptSocket>>,
@@ -39,18 +36,15 @@ pub(super) struct SocketOpener {
 }
 
 impl ConnectAttempt {
-    /// Begins an attempt.
     pub(super) fn new() -> Self {
         Self { socket: Arc::default(), running: watch::Sender::default() }
     }
 
-    /// Returns the library's side of the attempt.
     pub(super) fn opener(&self) -> SocketOpener {
         SocketOpener { socket: Arc::clone(&self.socket), running: self.running.subscribe() }
     }
 
-    /// Ends the attempt and leaves its socket open. The caller calls this method when the broker has accepted the
-    /// login.
+    /// The caller calls this method when the broker has accepted the login.
     pub(super) fn succeed(self) {
         *lock(&self.socket) = AttemptSocket::None;
     }
@@ -68,7 +62,7 @@ impl Drop for ConnectAttempt {
 }
 
 impl SocketOpener {
-    /// Runs a step of the attempt. If the attempt ends before the step is complete, immediately returns an error.
+    /// Returns an error immediately if the attempt ends first.
     pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut running = self.running.clone();
         tokio::select! {
@@ -77,8 +71,7 @@ impl SocketOpener {
         }
     }
 
-    /// Keeps a second handle of the socket, so that a dropped [`ConnectAttempt`] can close the socket. Fails if the
-    /// attempt has ended.
+    /// A dropped [`ConnectAttempt`] can close the socket through this second handle. Fails if the attempt has ended.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
         let mut socket = lock(&self.socket);
@@ -102,7 +95,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the two ends of a connection.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -120,7 +112,6 @@ mod tests {
         assert_eq!(server.read(&mut [0]).unwrap(), 0);
     }
 
-    /// The socket of an attempt that succeeded stays open.
     #[test]
     fn successful_attempt_keeps_its_socket() {
         let attempt = ConnectAttempt::new();

@@ -44,9 +44,7 @@ use ordain_util::wait::shortened;
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
-/// Time between two warnings that a queue is not consumed.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
-/// Interval between two checks whether an operator has resumed a stopped stream.
 const RESUME_CHECK_INTERVAL: Duration = Duration::from_secs(2);
 /// Time limit for all steps that open a subscription, and for one attempt to restore the queue of a stopped stream.
 const SUBSCRIBE_TIMEOUT: Duration = Duration::from_secs(20);
@@ -92,7 +90,7 @@ async fn run(
     }
 }
 
-/// Subscribes again after each failure, until the receiver of the deliveries is dropped or the ownership has ended.
+/// Ends when the receiver of the deliveries is dropped or the ownership has ended.
 async fn consume(
     options: &ConsumerOptions,
     deliver: &mpsc::Sender<DeliveryBatch>,
@@ -205,8 +203,7 @@ async fn consume(
     }
 }
 
-/// Reports that the consumer retries after an error. `reason` is the text of the error. If the user lacks a right, also
-/// reports the refusal to the observers of the gate.
+/// `reason` is the text of the error. If the user lacks a right, also reports the refusal to the observers of the gate.
 fn report_retry(options: &ConsumerOptions, error: &QueueCheckError, reason: String) {
     let state = match error {
         QueueCheckError::Broker(BrokerError::LoginRefused { words, .. }) => {
@@ -222,9 +219,9 @@ fn report_retry(options: &ConsumerOptions, error: &QueueCheckError, reason: Stri
     }
 }
 
-/// Returns the error of a subscription that the broker has ended. If the queue has no marker, also keeps a possible
-/// loss in `known`. The next subscription reports the possible loss. It reports nothing if the consumer has found in
-/// the meantime that the queue is lost, or that the broker still has the queue ([`KnownQueue::clear_possible_loss`]).
+/// The broker has ended the subscription. If the queue has no marker, `known` keeps a possible loss. The next
+/// subscription reports it, unless the consumer has found in the meantime that the queue is lost, or that the broker
+/// still has it ([`KnownQueue::clear_possible_loss`]).
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.type_check = QueueTypeCheck::Pending;
@@ -250,8 +247,7 @@ struct KnownQueue {
     /// `true` if the broker refused the newest declaration of the marker (an exchange that the broker deletes together
     /// with the queue).
     is_marker_refused: bool,
-    /// `true` if the queue of a `sequenced` stream had its marker when the consumer most recently declared or checked
-    /// the marker.
+    /// The queue of a `sequenced` stream had its marker when the consumer most recently declared or checked the marker.
     is_marked: bool,
     /// The result of the comparison of a `sequenced` stream's queue with its record in the store.
     record_check: QueueRecordCheck,
@@ -259,26 +255,21 @@ struct KnownQueue {
     /// queue without a marker. The consumer reports the loss after its next subscription. If the consumer ends earlier,
     /// it reports the loss at its end.
     loss: Option<TopologyChange>,
-    /// The result of the check that refuses queues of type stream. Only a consumer of a stream with `declare = false`
-    /// makes this check.
+    /// Refuses queues of type stream. Only a consumer of a stream with `declare = false` makes this check.
     type_check: QueueTypeCheck,
 }
 
-/// The result of the comparison of a `sequenced` stream's queue with its record in the store. The record shows whether
-/// an earlier consumer has marked the queue.
+/// The record of a `sequenced` stream's queue in the store shows whether an earlier consumer has marked the queue.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum QueueRecordCheck {
-    /// The consumer has not compared the queue with its record.
     #[default]
     Pending,
-    /// The queue was lost before this consumer started, and the consumer has reported the loss. The consumer has not
-    /// subscribed since this report.
+    /// The queue was lost before this consumer started. The consumer has not subscribed since its report.
     LossReported,
-    /// The comparison is complete.
     Done,
 }
 
-/// The result of the check whether a queue is of type stream.
+/// The check refuses queues of type stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum QueueTypeCheck {
     /// The consumer has not checked the queue, or has noticed a removal of the queue since the check.
@@ -288,14 +279,12 @@ enum QueueTypeCheck {
     /// queue. A queue of type stream reveals its type later: its messages have the header `x-stream-offset`, or the
     /// queue has messages and delivers none of them.
     Unknown,
-    /// The type is unknown, and the queue behaves like a queue of type stream.
+    /// A queue of unknown type behaves like a queue of type stream.
     Suspected,
-    /// The queue is not of type stream.
     Passed,
 }
 
 impl KnownQueue {
-    /// Updates the knowledge of the queue after an ended subscription.
     fn update(&mut self, error: &QueueCheckError) {
         self.clear_possible_loss(error);
         if matches!(error, QueueCheckError::Stalled(_)) {
@@ -318,8 +307,7 @@ impl KnownQueue {
         }
     }
 
-    /// If the type of the queue is unknown, makes the next subscription determine the type. The consumer calls this
-    /// method when the queue behaves like a queue of type stream.
+    /// The next subscription must determine the unknown type, because the queue behaves like a queue of type stream.
     fn suspect_stream_queue(&mut self) {
         if self.type_check == QueueTypeCheck::Unknown {
             self.type_check = QueueTypeCheck::Suspected;
@@ -427,8 +415,7 @@ async fn restore_topology(options: &ConsumerOptions, queue: &str) -> Option<Miss
     })
 }
 
-/// Limits the time of the steps that open a subscription. A queue without a leader, for example after a crash of the
-/// broker, never responds.
+/// A queue without a leader, for example after a crash of the broker, never responds.
 async fn with_subscribe_timeout<T>(
     queue: &str,
     work: impl Future<Output = Result<T, QueueCheckError>>,
@@ -440,8 +427,8 @@ async fn with_subscribe_timeout<T>(
     })
 }
 
-/// Opens a channel that consumes the queue. If the queue is missing, first declares the queue. If this process must not
-/// declare the queue, returns an error instead. `waiting` is the newest known number of messages in the queue.
+/// Declares a missing queue. If this process must not declare it, returns an error instead. `waiting` is the newest
+/// known number of messages in the queue.
 async fn subscribe(
     options: &ConsumerOptions,
     queue: &str,
@@ -596,7 +583,7 @@ async fn close(connection: &Connection, channel: &Channel) {
         channel.close(200, "done".into()).await?;
         connection.close(200, "done".into()).await
     });
-    // Ignore an error: the broker notices the end of the connection in any case.
+    // The broker notices the end of the connection in any case.
     let _ = ended.await;
 }
 

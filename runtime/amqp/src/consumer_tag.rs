@@ -10,7 +10,6 @@ use super::store_timeout::with_store_timeout;
 
 /// The beginning of the tags of all consumers of Ordain.
 pub const CONSUMER_TAG_PREFIX: &str = "ordain-";
-/// The name of the mark that contains the tag.
 const MARK_NAME: &str = "amqp-consumer-tag";
 
 /// Returns the tag of the consumers of all processes that use the store. If the store has no tag yet, this function

@@ -55,15 +55,12 @@ pub struct DeliveryDecoder {
     pub(super) ordering: OrderingMode,
     /// Maximum total size of a message's body and of its headers that have no meaning for Ordain, in bytes.
     pub(super) event_size: usize,
-    /// The places of a message that contain the key, id, sequence, type and time.
     pub(super) locations: EventLocations,
     /// The valid sequences of the events, if the stream is `sequenced`.
     sequences: Range<u64>,
     /// True if an exchange divides the messages of the stream among several partitions.
     is_partitioned: bool,
-    /// The decoder of bodies that are CloudEvents in structured mode.
     structured: EventDecoder,
-    /// Maximum number of events in a batch of CloudEvents.
     batch_limit: usize,
 }
 
@@ -146,8 +143,7 @@ impl DeliveryDecoder {
             .with_batch_limit(self.batch_limit)
     }
 
-    /// Returns why the sequence of an event is missing or not valid in the stream; `None` if it is valid. The message
-    /// of an event without a valid sequence becomes a dead letter.
+    /// The message of an event without a valid sequence becomes a dead letter.
     pub(super) fn sequence_fault(&self, event: &Event) -> Option<String> {
         match self.ordering {
             OrderingMode::Sequenced => sequence_fault(&self.sequences, event.sequence()),

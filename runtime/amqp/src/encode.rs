@@ -36,19 +36,18 @@ use ordain_config::{
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
-/// Headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if such a header
-/// has another type.
+/// RabbitMQ reads an array of additional routing keys from these headers, and closes the channel if one has another
+/// type.
 pub(super) const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
-/// The address with which a client requests a reply on its own channel. RabbitMQ closes the channel of a client that
-/// does not consume from this address, but publishes a message with this address in the property `reply_to`.
+/// A client requests a reply on its own channel with this address. RabbitMQ closes the channel of a client that
+/// publishes it in the property `reply_to` without consuming from it.
 pub(super) const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
 /// Approximate maximum size, in bytes, of each header that contains a part of the reason of a dead letter. All headers
 /// must fit into one frame.
 const REASON_LIMIT: usize = 16 << 10;
-/// Delivery mode of messages that durable queues write to disk.
+/// Durable queues write such messages to disk.
 pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
-/// A message in the form in which Ordain publishes it.
 #[derive(Debug)]
 pub(super) struct AmqpMessage {
     pub(super) routing_key: ShortString,
@@ -57,7 +56,7 @@ pub(super) struct AmqpMessage {
     pub(super) fallback: LetterFallback,
 }
 
-/// A stream and a key. Messages with the same stream and key must keep their order.
+/// Messages with the same stream and key must keep their order.
 pub(super) type OrderingKey = (Vec<u8>, Vec<u8>);
 
 /// The form in which Ordain publishes a dead letter after the broker has refused the original form. The properties and
@@ -65,12 +64,12 @@ pub(super) type OrderingKey = (Vec<u8>, Vec<u8>);
 /// queue of type stream cannot convert decimal numbers to AMQP 1.0, so RabbitMQ closes the channel.
 #[derive(Debug, Default)]
 pub(super) enum LetterFallback {
-    /// The message has no second form.
+    /// There is no second form.
     #[default]
     None,
-    /// The dead letter with a JSON document as its body.
+    /// A JSON document is the body.
     Document(Box<AmqpMessage>),
-    /// This message is the second form, and has the ordering key of the original form.
+    /// The message is in its second form, with the ordering key of the original form.
     Used(OrderingKey),
 }
 
@@ -81,13 +80,13 @@ impl AmqpMessage {
         self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
     }
 
-    /// Returns the message's id; empty if the message has no id.
+    /// Empty if the message has no id.
     pub(super) fn id(&self) -> &[u8] {
         id(&self.properties)
     }
 
-    /// Returns the CloudEvents source (which names the stream) and the key. If the message is a dead letter in its
-    /// original form, takes the stream and the key from the id of the dead letter instead.
+    /// The CloudEvents source names the stream. A dead letter in its original form has the stream and the key in its
+    /// id.
     pub(super) fn ordering_key(&self) -> OrderingKey {
         if let LetterFallback::Used(key) = &self.fallback {
             return key.clone();
@@ -100,8 +99,7 @@ impl AmqpMessage {
         }
     }
 
-    /// Replaces the original form of a dead letter by its second form, with the same ordering key. Returns `false` for
-    /// any other message.
+    /// The ordering key stays. Returns `false` for a message without a second form.
     pub(super) fn use_fallback(&mut self) -> bool {
         let key = self.ordering_key();
         match std::mem::take(&mut self.fallback) {
@@ -129,7 +127,7 @@ pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     }
 }
 
-/// Returns a header of the AMQP type long string. Returns an empty text if the header is missing or has another type.
+/// Returns an empty text if the header is missing or is no long string.
 pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
         Some(AMQPValue::LongString(text)) => text.as_bytes(),
@@ -137,7 +135,7 @@ pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8
     }
 }
 
-/// The body of a message. The body shares memory with the message or event from which it comes.
+/// Shares memory with the message or event from which it comes.
 #[derive(Debug, Clone)]
 pub(super) enum MessageBody {
     Message(Message),
@@ -265,7 +263,6 @@ fn enveloped_letter(
     }
 }
 
-/// Adds the reason of a dead letter to its headers.
 pub(super) fn insert_reason(headers: &mut FieldTable, reason: &[(&'static str, Cow<'_, str>)]) {
     for (name, value) in reason {
         headers.insert((*name).into(), long_string(&truncated(value.to_string(), REASON_LIMIT)));
@@ -275,7 +272,7 @@ pub(super) fn insert_reason(headers: &mut FieldTable, reason: &[(&'static str, C
 /// The form of the events that Ordain publishes to a stream.
 #[derive(Debug)]
 pub(super) struct EventForm {
-    /// The place from which the stream reads the key, if it is a single place other than the routing key.
+    /// Set if the stream reads the key from a single place other than the routing key.
     key_place: Option<Place>,
     /// The value of the header [`DEFAULT_PLACES_HEADER`], with which the decoder reads the default places; `None` if
     /// the decoder reads the values without this header.
@@ -283,7 +280,7 @@ pub(super) struct EventForm {
 }
 
 impl EventForm {
-    /// Returns the form for a stream that reads the values of its events from `locations`.
+    /// The stream reads the values of its events from `locations`.
     pub(super) fn new(stream: &str, locations: &EventLocations) -> Self {
         Self {
             key_place: locations.key.as_ref().and_then(KeyLocation::single).cloned(),
@@ -356,8 +353,7 @@ fn routing_key(template: &RoutingKeyTemplate, values: RoutingKeyValues<'_>) -> S
     short_routing_key(template.fill(values))
 }
 
-/// Returns the routing key of a dead letter whose type is `kind`. A dead letter is no reply, so it names no queue for a
-/// reply.
+/// A dead letter is no reply, so it names no queue for a reply. `kind` is its type.
 pub(super) fn letter_routing_key(
     template: &RoutingKeyTemplate,
     stream: &str,
@@ -368,31 +364,28 @@ pub(super) fn letter_routing_key(
     routing_key(template, values)
 }
 
-/// Returns a routing key, truncated to AMQP's limit.
+/// Truncates to AMQP's limit.
 pub(super) fn short_routing_key(mut routing_key: String) -> ShortString {
     routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
     routing_key.into()
 }
 
-/// The author of the headers of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum HeaderAuthor {
     /// A handler, which sets the properties of its message on purpose.
     Handler,
-    /// The producer of an event that Ordain passes on. The message must not expire, and the data is not compressed.
+    /// Ordain passes the producer's event on. The message must not expire, and the data is not compressed.
     Producer,
 }
 
-/// The properties and headers of a message under construction.
 struct PropertiesBuilder {
     properties: BasicProperties,
     headers: FieldTable,
 }
 
 impl PropertiesBuilder {
-    /// Creates the properties from the source, the key, and the headers of a handler or producer. A header with the
-    /// name of a property becomes the property. Renames each other header whose name is reserved or in `taken`, and
-    /// each header whose property cannot be set.
+    /// The headers are those of a handler or producer. A header with the name of a property becomes the property.
+    /// Renames each other header whose name is reserved or in `taken`, and each header whose property cannot be set.
     fn new<'a>(
         source: &str,
         key: &str,
@@ -443,8 +436,7 @@ impl PropertiesBuilder {
         }
     }
 
-    /// Writes the media type of the data into the AMQP property. A media type that is too long for the property becomes
-    /// a header instead.
+    /// A media type that is too long for the property becomes a header.
     fn content_type(&mut self, content_type: &str) {
         let is_set = content_type.is_empty()
             || self.property(content_type, BasicProperties::with_content_type);
@@ -453,7 +445,7 @@ impl PropertiesBuilder {
         }
     }
 
-    /// Sets a property if the value fits. Returns whether the value fits.
+    /// Returns whether the value fits.
     fn property(
         &mut self,
         value: &str,
@@ -464,9 +456,8 @@ impl PropertiesBuilder {
         true
     }
 
-    /// Sets a property to the value in a header. Returns whether the property is set. Omits a value with which the
-    /// broker would refuse the message, because the sink would then retry the message endlessly. The broker accepts the
-    /// property `user_id` only from the user with this name.
+    /// Returns whether the property is set. Omits a value with which the broker would refuse the message, because the
+    /// sink would then retry it endlessly. The broker accepts the property `user_id` only from the user with this name.
     fn handler_property(
         &mut self,
         property: MessageProperty,
@@ -500,7 +491,7 @@ impl PropertiesBuilder {
         self.properties = std::mem::take(&mut self.properties).with_timestamp(seconds);
     }
 
-    /// Writes the time of an event, in µs since the Unix epoch. The AMQP property contains only whole seconds.
+    /// `us` counts from the Unix epoch. The AMQP property contains only whole seconds.
     fn time(&mut self, us: u64, has_timestamp: bool) {
         if let Ok(ms) = i64::try_from(us / 1_000) {
             self.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(ms));
@@ -513,8 +504,8 @@ impl PropertiesBuilder {
         }
     }
 
-    /// Writes the key into a property that an exchange can hash. Omits a key that the property cannot contain. Such a
-    /// key comes only over HTTP, so all events of the key lack the property, and reach the same partition.
+    /// An exchange can hash this property. Omits a key that the property cannot contain: such a key comes only over
+    /// HTTP, so all events of the key lack the property, and reach the same partition.
     fn key_property(&mut self, property: MessageProperty, key: &str) {
         let properties = std::mem::take(&mut self.properties);
         self.properties = match (property, ShortString::try_new(key), key.parse()) {
@@ -559,8 +550,8 @@ mod tests {
     use super::*;
     use crate::decode::DeliveryDecoder;
 
-    /// CloudEvents libraries need these headers to read a message in binary mode. Ordain's own decoder reads the same
-    /// values, and gives the event no additional header.
+    /// CloudEvents libraries need these headers in binary mode. Ordain's own decoder reads the same values, and gives
+    /// the event no additional header.
     #[test]
     fn message_has_all_attributes_of_a_cloud_event() {
         let headers = [("tenant", "blue")];
@@ -667,7 +658,7 @@ mod tests {
         }
     }
 
-    /// The routing key of a reply is the queue that the handler names. The reply itself requests no reply.
+    /// The handler names the queue. The reply itself requests no reply.
     #[test]
     fn reply_has_the_queue_of_the_request_as_routing_key() {
         let headers = [("property:reply_to", "replies-1"), ("property:correlation_id", "c-1")];
@@ -732,8 +723,7 @@ mod tests {
         assert_eq!(letter(None).timestamp(), &Some(9));
     }
 
-    /// The decoder omits the headers that a queue adds to a message. If an event has headers with the same names, the
-    /// encoder must therefore rename these headers.
+    /// The decoder omits the headers that a queue adds to a message, so the encoder renames such headers of an event.
     #[test]
     fn event_keeps_headers_with_the_names_of_queue_headers() {
         let headers = QUEUE_HEADERS.map(|name| (name, "7"));

@@ -7,7 +7,6 @@ use std::collections::VecDeque;
 /// acknowledged, and all earlier deliveries are finished.
 #[derive(Debug, Default)]
 pub(super) struct EventCounts {
-    /// The number of events in all deliveries so far.
     received: u64,
     /// The unfinished deliveries that have no event, or several events.
     batches: VecDeque<DeliveryEnd>,
@@ -15,17 +14,13 @@ pub(super) struct EventCounts {
     last_batch: DeliveryEnd,
 }
 
-/// The end of a delivery.
 #[derive(Debug, Clone, Copy, Default)]
 struct DeliveryEnd {
-    /// The number of the delivery.
     delivery: u64,
-    /// The number of events up to the end of the delivery.
     events: u64,
 }
 
 impl EventCounts {
-    /// Adds the next delivery, with its number and the number of its events.
     pub(super) fn add(&mut self, delivery: u64, events: u64) {
         self.received += events;
         if events != 1 {
@@ -33,21 +28,19 @@ impl EventCounts {
         }
     }
 
-    /// Returns the number of events in all deliveries so far.
     pub(super) fn received(&self) -> u64 {
         self.received
     }
 
-    /// Returns the limit of unacknowledged events: the higher of `prefetch` and the number of events that are received
-    /// but not acknowledged. The second of these numbers can exceed `prefetch`, because the broker's `prefetch` counts
-    /// deliveries, and a delivery may be a batch of events. `acknowledged` is the number of acknowledged events.
+    /// The limit is `prefetch`, or the number of received events that are not acknowledged if this is higher: the
+    /// broker's `prefetch` counts deliveries, and a delivery may be a batch. `acknowledged` is the number of
+    /// acknowledged events.
     pub(super) fn event_limit(&self, prefetch: u16, acknowledged: u64) -> usize {
         let unacknowledged = self.received.saturating_sub(acknowledged);
         usize::try_from(unacknowledged).unwrap_or(usize::MAX).max(prefetch.into())
     }
 
-    /// Returns the number of finished deliveries. `acknowledged` is the number of acknowledged events, which never
-    /// falls.
+    /// `acknowledged` is the number of acknowledged events, which never falls.
     pub(super) fn finished(&mut self, acknowledged: u64) -> u64 {
         while let Some(batch) = self.batches.pop_front_if(|batch| batch.events <= acknowledged) {
             self.last_batch = batch;
@@ -92,7 +85,7 @@ mod tests {
         }
     }
 
-    /// The receiver must be able to accept all events of the batches that the broker has delivered.
+    /// The receiver must be able to accept all events of delivered batches.
     #[test]
     fn event_limit_includes_all_events_of_batches() {
         let mut counts = EventCounts::default();
@@ -104,7 +97,6 @@ mod tests {
         assert_eq!(counts.event_limit(2, 101), 2);
     }
 
-    /// The receiver acknowledges events while more deliveries arrive.
     #[test]
     fn deliveries_arrive_between_acknowledgements() {
         let mut counts = EventCounts::default();

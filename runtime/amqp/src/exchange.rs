@@ -16,10 +16,9 @@ use super::connect::{
 use super::encode::{AmqpMessage, DIRECT_REPLY_ADDRESS};
 use super::topology::check_exchange;
 
-/// Time limit for the library's report of the error that ended a connection.
+/// The library reports the error that ended a connection within this time.
 const END_REPORT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The exchange of a sink.
 #[derive(Debug, Clone)]
 pub(super) struct Exchange {
     pub(super) sink: String,
@@ -29,7 +28,6 @@ pub(super) struct Exchange {
     pub(super) has_replies: bool,
 }
 
-/// A connection of a sink.
 #[derive(Debug)]
 pub(super) struct SinkConnection {
     pub(super) connection: Connection,
@@ -37,7 +35,6 @@ pub(super) struct SinkConnection {
     end: watch::Receiver<String>,
 }
 
-/// A channel with publisher confirms, and its connection.
 #[derive(Debug)]
 pub(super) struct ConfirmChannel {
     pub(super) link: SinkConnection,
@@ -45,8 +42,8 @@ pub(super) struct ConfirmChannel {
 }
 
 impl SinkConnection {
-    /// Returns the error that ended the connection. Returns `None` if the connection is open, or if the library reports
-    /// no error within a time limit. The library reports the error a moment after the end of the connection.
+    /// `None` if the connection is open, or if the library reports no error within a time limit. The report comes a
+    /// moment after the end.
     pub(super) async fn end(&self) -> Option<String> {
         if self.connection.status().connected() {
             return None;
@@ -58,7 +55,7 @@ impl SinkConnection {
     }
 }
 
-/// The result of an attempt to publish a message in isolation (on a connection of its own).
+/// An isolated message has a connection of its own.
 #[derive(Debug)]
 pub(super) enum IsolatedAnswer {
     /// The broker accepted, returned or rejected the message.
@@ -75,13 +72,11 @@ pub(super) enum IsolatedAnswer {
     /// The broker was unreachable, blocked publishers, or failed for a reason other than the message. The text states
     /// the reason.
     Unavailable(String),
-    /// The message was not published, because this process has lost the ownership of the partition, or the ownership is
-    /// suspended.
+    /// This process has lost the ownership of the partition, or the ownership is suspended.
     NotOwner,
 }
 
-/// Checks that the exchange of a sink exists. The default exchange always exists, and the broker refuses this check for
-/// it.
+/// The default exchange always exists, and the broker refuses this check for it.
 pub(super) async fn check_sink_exchange(
     broker: &BrokerEndpoint,
     connection: &Connection,
@@ -102,12 +97,11 @@ pub(super) async fn check_sink_exchange(
 }
 
 impl Exchange {
-    /// Checks that the exchange exists.
     pub(super) async fn check(&self, link: &SinkConnection) -> Result<(), BrokerError> {
         check_sink_exchange(&self.broker, &link.connection, &self.sink, &self.name).await
     }
 
-    /// Opens a connection for publishing, or returns the previous connection if it is open.
+    /// Returns the previous connection if it is open.
     pub(super) async fn link(
         &self,
         previous: Option<SinkConnection>,
@@ -126,7 +120,7 @@ impl Exchange {
         Ok(SinkConnection { connection, end })
     }
 
-    /// Opens a channel on the previous connection, or on a new connection if the previous connection is closed.
+    /// Opens a new connection if the previous one is closed.
     pub(super) async fn connect(
         &self,
         previous: Option<SinkConnection>,
@@ -154,7 +148,7 @@ impl Exchange {
         self.has_replies && channel.is_some_and(|channel| channel.starts_with('.'))
     }
 
-    /// Returns a future that publishes a message and completes with the broker's confirm.
+    /// The future completes with the broker's confirm.
     pub(super) fn publish<'a>(
         &self,
         channel: &'a Channel,

@@ -21,7 +21,6 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(45);
 pub struct ExchangeFault {
     /// The description of the fault; `None` if the exchange has the right type according to the newest check.
     fault: watch::Sender<Option<String>>,
-    /// The time of the newest check.
     checked_at: Mutex<Option<Instant>>,
 }
 
@@ -40,20 +39,18 @@ impl ExchangeFault {
         is_due
     }
 
-    /// Records that the consumer of partition 0 begins a check at the time `now`.
     pub(super) fn begin_check(&self, now: Instant) {
         *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Sets the description of the fault; `None` if the exchange has the right type. Returns whether the exchange had
-    /// no fault before and has a fault now.
+    /// Returns whether the exchange had no fault before and has a fault now.
     pub(super) fn set(&self, fault: Option<String>) -> bool {
         let is_faulty = fault.is_some();
         let before = self.fault.send_replace(fault);
         is_faulty && before.is_none()
     }
 
-    /// Keeps the state of a source up to date with the fault. This function never returns.
+    /// This function never returns.
     pub(super) async fn apply_to(&self, health: &SourceHealth) {
         let mut fault = self.fault.subscribe();
         loop {

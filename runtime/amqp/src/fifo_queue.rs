@@ -13,7 +13,6 @@ use super::queue_monitor::record_change;
 use super::store_timeout::with_store_timeout;
 use super::topology::{MissingBinding, Topology, TopologyChange};
 
-/// The reason why a queue is not consumed.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum QueueCheckError {
     /// The queue is lost, and no operator has resumed the stream.
@@ -63,12 +62,11 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// Checks that the queue of a consumer is not lost. The record and the marker of the queue show whether it is lost. The
-/// marker is an exchange that the broker deletes together with the queue. The caller must subscribe before this check,
-/// so that the broker ends the subscription if the queue is removed after the check. Creates the record of the queue if
-/// it is missing. If Ordain declares the queues of the stream, also creates the marker if it is missing. `waiting` is
-/// the newest known number of messages in the queue. `is_marker_refused` states whether the broker refused the newest
-/// declaration of the marker; this function updates this value.
+/// The record and the marker show whether the queue is lost. The marker is an exchange that the broker deletes together
+/// with the queue. The caller must subscribe first, so that the broker ends the subscription if the queue is removed
+/// after the check. Creates a missing record and, if Ordain declares the queues of the stream, a missing marker.
+/// `waiting` is the newest known number of messages in the queue. `is_marker_refused` states whether the broker refused
+/// the newest declaration of the marker; this function updates this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -108,7 +106,6 @@ pub(super) async fn check_subscribed_queue(
     Err(QueueCheckError::RecordChanged)
 }
 
-/// Logs that the broker has refused the marker of a queue.
 pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     tracing::warn!(
         stream,
@@ -120,9 +117,9 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     );
 }
 
-/// Returns an error if the consumed queue was removed. Otherwise returns whether the queue has a marker, according to
-/// its record. When a queue is removed, the broker usually ends the subscriptions to the queue. But a subscription may
-/// survive if another program declares the queue again immediately after the removal.
+/// Returns an error if the consumed queue was removed, otherwise whether its record names a marker. The broker usually
+/// ends the subscriptions to a removed queue, but a subscription may survive if another program declares the queue
+/// again immediately.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -137,8 +134,8 @@ pub(super) async fn check_marker(
     Ok(has_marker(record.as_ref(), &queue))
 }
 
-/// Handles a queue that the broker does not have. If the stream has consumed the queue before, records the loss and
-/// returns it as an error. If the loss is already recorded, returns the recorded loss. Otherwise declares the queue.
+/// If the stream has consumed the missing queue before, records the loss and returns it, or the recorded loss.
+/// Otherwise declares the queue.
 pub(super) async fn handle_missing_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -212,9 +209,8 @@ async fn record_loss(
     QueueCheckError::Lost(reason)
 }
 
-/// Returns whether a queue has been removed since the stream consumed it. If another program has declared the queue
-/// again, only the missing marker shows the removal. The marker alone does not show that the queue still exists:
-/// imported definitions can contain a marker without its queue.
+/// If another program has declared the queue again, only the missing marker shows the removal. The marker alone does
+/// not show that the queue exists: imported definitions can contain a marker without its queue.
 async fn is_lost(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -239,7 +235,7 @@ async fn is_lost(
     }
 }
 
-/// Describes a loss for operators. `waiting` is the newest known number of messages in the queue.
+/// `waiting` is the newest known number of messages in the queue.
 fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
     let now = Timestamp::now();
     let waiting = match waiting {

@@ -13,16 +13,15 @@ use tokio::time::timeout;
 use super::connect::install_tls_provider;
 use ordain_util::text::{escape_invisible, truncated};
 
-/// The first bytes that a client sends: the name and version of the protocol, AMQP 0-9-1.
+/// The name and version of the protocol, AMQP 0-9-1.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
-/// The type of a frame that contains a method (a command of AMQP).
+/// The frame contains a method (a command of AMQP).
 const METHOD_FRAME: u8 = 1;
 /// The length of the part of a frame before its content, in bytes: the type, the channel and the length of the content.
 const FRAME_HEADER_LENGTH: usize = 7;
 /// Maximum accepted length of the greeting, in bytes. RabbitMQ sends about 500 bytes.
 const GREETING_LIMIT: usize = 64 << 10;
-/// Maximum length of a property, in bytes. Longer properties are truncated, because messages for operators contain
-/// these properties.
+/// Longer properties are truncated, because messages for operators contain them.
 const PROPERTY_LIMIT: usize = 100;
 /// Time limit for the greeting, including the connection and the TLS handshake.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
@@ -30,13 +29,11 @@ const GREETING_TIMEOUT: Duration = Duration::from_secs(5);
 /// The product and version of a broker; `unknown` if the greeting lacks the property.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct BrokerGreeting {
-    /// The name of the product.
     product: String,
     version: String,
 }
 
 impl BrokerGreeting {
-    /// Connects, reads the properties, and closes the connection without a login.
     pub(super) async fn read(uri: &AMQPUri) -> io::Result<Self> {
         let content = timeout(GREETING_TIMEOUT, read_content(uri)).await;
         let content = content.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))?;
@@ -52,8 +49,7 @@ impl BrokerGreeting {
         format!("{} {}", self.product, self.version)
     }
 
-    /// Returns the first two numbers of the version. Returns `None` if the product is not RabbitMQ, or if the version
-    /// does not begin with two numbers.
+    /// Returns `None` if the product is not RabbitMQ, or if the version does not begin with two numbers.
     pub(super) fn rabbitmq_version(&self) -> Option<(u64, u64)> {
         if self.product != "RabbitMQ" {
             return None;

@@ -1,23 +1,21 @@
 //! The names of the headers that have a meaning for Ordain. The decoder reads or omits these headers, and the encoder
 //! writes most of them.
 
-/// The header with the key of a message. The routing key of the message may differ from the key.
+/// The routing key of the message may differ from this key.
 pub(super) const KEY_HEADER: &str = "X-Key";
 /// The header with the sequence of an event: its number within its key.
 pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
-/// The header that marks the last event of a key.
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
-/// The header by which a stream recognises an event that Ordain has published to the stream. Ordain adds this header
-/// only if it does not write all values into the places that the stream reads. The message contains the id, sequence,
-/// type and time in the default places, and the key in [`KEY_HEADER`]. The value of this header is the CloudEvents
-/// source of the stream, so that other streams on the same exchange ignore the header.
+/// A stream recognises an event that Ordain has published to it by this header, which Ordain adds only if it does not
+/// write all values into the places that the stream reads. The message contains the id, sequence, type and time in the
+/// default places, and the key in [`KEY_HEADER`]. The value is the CloudEvents source of the stream, so that other
+/// streams on the same exchange ignore the header.
 pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
 /// The header of a producer's event to which the store gave its sequence ([`Event::is_store_numbered`]). The value is
 /// `true`.
 ///
 /// [`Event::is_store_numbered`]: ordain_core::Event::is_store_numbered
 pub(super) const STORE_NUMBERED_HEADER: &str = "X-Ordain-Numbered";
-/// The header that every dead letter has.
 pub(super) const CAUSE_HEADER: &str = "deadcause";
 /// The header with the id of a dead letter in its original form. The message in the dead letter may have its own id in
 /// the usual places.
@@ -33,22 +31,18 @@ pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 pub(super) const CE_END_HEADER: &str = "cloudEvents:endofsequence";
 /// The header with the time of an event, in ms since the Unix epoch.
 pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
-/// The header with the version of CloudEvents. Every message from Ordain has this header, because CloudEvents requires
-/// it in binary mode.
+/// Every message from Ordain has this header, because CloudEvents requires it in binary mode.
 pub(super) const VERSION_HEADER: &str = "cloudEvents:specversion";
-/// The header with the CloudEvents source of a message.
 pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";
-/// The header with the id of a message. The AMQP property `message_id` contains the id too, unless the id is too long.
+/// The AMQP property `message_id` contains the id too, unless the id is too long.
 pub(super) const ID_HEADER: &str = "cloudEvents:id";
 /// The header with the type of a message, which the AMQP property `type` contains too, unless the type is too long.
 pub(super) const TYPE_HEADER: &str = "cloudEvents:type";
-/// The header with the time of an event as text.
 pub(super) const TIME_HEADER: &str = "cloudEvents:time";
 /// The header with the media type of data, if the media type is too long for the AMQP property `content_type`.
 pub(super) const LONG_CONTENT_TYPE_HEADER: &str = "cloudEvents:datacontenttype";
 /// The CloudEvents attribute that contains the key of a message from Ordain.
 pub(super) const SUBJECT_ATTRIBUTE: &str = "subject";
-/// The header with the attribute [`SUBJECT_ATTRIBUTE`].
 pub(super) const SUBJECT_HEADER: &str = "cloudEvents:subject";
 /// The prefix that Ordain adds to a reserved name of a header.
 pub(super) const RENAMED_PREFIX: &str = "x-original-";

@@ -13,17 +13,14 @@ use super::unreadable_run::{ContactState, UnreadableRun};
 use ordain_store::StoreError;
 use ordain_util::source_health::SourceState;
 
-/// The unreadable messages that a subscription holds back, and the decisions about them.
 pub(super) struct HeldMessages<'a> {
     options: &'a ConsumerOptions,
     queue: &'a str,
     contact: &'a mut ContactState,
-    /// The unreadable messages since the last readable message.
     run: UnreadableRun,
 }
 
 impl<'a> HeldMessages<'a> {
-    /// Creates the state of a new subscription, which holds no message back.
     pub(super) fn new(
         options: &'a ConsumerOptions,
         queue: &'a str,
@@ -37,12 +34,11 @@ impl<'a> HeldMessages<'a> {
         self.run.add(cause, error, events, message);
     }
 
-    /// Returns the number of events in the held messages.
     pub(super) fn events(&self) -> usize {
         self.run.held_events()
     }
 
-    /// Returns the time of the next decision about the held messages; `None` if no message is held.
+    /// `None` if no message is held.
     pub(super) fn decide_at(&self) -> Option<Instant> {
         self.run.decide_at()
     }
@@ -86,7 +82,7 @@ impl<'a> HeldMessages<'a> {
         None
     }
 
-    /// Reports that the stream stops. Returns a description of the messages, and the next step for an operator.
+    /// Returns a description of the messages, and the next step for an operator.
     pub(super) fn report_stop(&mut self) -> String {
         let options = self.options;
         let reason = self.run.describe_stop(self.queue, &options.stream, &options.decoder);

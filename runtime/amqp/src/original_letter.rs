@@ -73,8 +73,7 @@ pub(super) fn original_letter(
     })
 }
 
-/// Returns the headers of a message, with other names for reserved headers. Returns `None` if the type of a header is
-/// unknown.
+/// Reserved headers get other names. Returns `None` if the type of a header is unknown.
 fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
     let mut headers = FieldTable::default();
     for (name, value, typed) in raw.headers() {
@@ -149,9 +148,9 @@ pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
     text_header(properties, LETTER_HEADER).filter(|id| is_letter && !id.is_empty())
 }
 
-/// Restores the original message, as it first arrived, from a dead letter in the original form. The result has the
-/// original routing key and the properties `expiration` and `reply_to`, but no headers of Ordain. The property
-/// `user_id` remains a header: the broker has not checked its value for the dead letter.
+/// The original message, as it first arrived, has the original routing key and the properties `expiration` and
+/// `reply_to`, but no headers of Ordain. The property `user_id` remains a header: the broker has not checked its value
+/// for the dead letter.
 pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     let properties = &delivery.properties;
     let place = |name, current: &ShortString| {
@@ -190,8 +189,7 @@ pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     original
 }
 
-/// Returns the name and the value of the header that contains a property of the original message. Returns `None` if the
-/// dead letter has the property itself (`current`), or has no such header.
+/// Returns `None` if the dead letter has the property itself (`current`), or has no header that contains it.
 fn moved_property(
     properties: &BasicProperties,
     property: MessageProperty,
@@ -205,7 +203,7 @@ fn moved_property(
     Some((name, value))
 }
 
-/// Returns the value of a header; `None` if the header is missing or is not a text in UTF-8.
+/// `None` if the header is missing or is not a text in UTF-8.
 fn text_header<'a>(properties: &'a BasicProperties, name: &str) -> Option<&'a str> {
     match properties.headers().as_ref()?.inner().get(name)? {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),

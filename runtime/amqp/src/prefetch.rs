@@ -22,13 +22,11 @@ use std::time::{Duration, Instant};
 const SAMPLE_DELIVERIES: u64 = 128;
 /// Size of the largest message that a broker accepts by default, from RabbitMQ 4.0 on, in bytes.
 const LARGEST_MESSAGE_BYTES: u64 = 16 << 20;
-/// Delay before a prefetch that was reduced may grow.
 const GROWTH_DELAY: Duration = Duration::from_mins(1);
 
 /// The newest prefetch that a consumer of the stream chose in this process; 0 before the first choice.
 pub type LastPrefetch = Arc<AtomicU16>;
 
-/// The prefetch of one consumer.
 #[derive(Debug)]
 pub(super) struct AdaptivePrefetch {
     last: LastPrefetch,
@@ -45,9 +43,9 @@ pub(super) struct AdaptivePrefetch {
 }
 
 impl AdaptivePrefetch {
-    /// Creates a prefetch of at most `max` deliveries with a total size of about `bytes`. The prefetch starts at
-    /// `last`, the newest prefetch of the stream in this process. If `last` is 0, the prefetch starts at the number of
-    /// messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
+    /// The prefetch has at most `max` deliveries with a total size of about `bytes`. It starts at `last`, the newest
+    /// prefetch of the stream in this process; if this is 0, at the number of messages of `LARGEST_MESSAGE_BYTES` that
+    /// fit into `bytes`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -66,7 +64,6 @@ impl AdaptivePrefetch {
         }
     }
 
-    /// Returns the maximum number of unacknowledged deliveries.
     pub(super) fn current(&self) -> u16 {
         self.current
     }
@@ -79,7 +76,6 @@ impl AdaptivePrefetch {
         self.largest = 0;
     }
 
-    /// Records the size of a delivery, and whether it is a redelivery.
     pub(super) fn record(&mut self, bytes: usize, redelivered: bool) {
         self.has_new |= !redelivered;
         self.sample.0 += 1;
@@ -113,7 +109,7 @@ impl AdaptivePrefetch {
     }
 
     /// Reduces the prefetch if the deliveries that the receiver has not taken exceed the memory limit. A prefetch of
-    /// one delivery does not change. Returns whether the prefetch changed.
+    /// one delivery does not change.
     pub(super) fn shrink_if_over_limit(&mut self, unsent_bytes: usize) -> bool {
         let overflows = unsent_bytes as u64 > self.bytes && self.current > 1;
         if overflows {
@@ -122,11 +118,10 @@ impl AdaptivePrefetch {
         overflows
     }
 
-    /// Increases the prefetch to the number of messages that fit if each message is as large as the largest message of
-    /// this subscription. The consumer calls this method when it holds back as many messages as the prefetch allows,
-    /// and therefore cannot receive another message. Unlike [`Self::adjust`], this method does not wait until a message
-    /// has arrived that is not a redelivery. After a reduction, the prefetch does not grow for `GROWTH_DELAY`. Returns
-    /// whether the prefetch changed.
+    /// Increases the prefetch to the number of messages that fit if each is as large as the largest message of this
+    /// subscription. The consumer calls this method when the held messages use up the prefetch, so unlike
+    /// [`Self::adjust`], it does not wait for a new message. After a reduction, the prefetch does not grow for
+    /// `GROWTH_DELAY`. Returns whether the prefetch changed.
     pub(super) fn grow(&mut self) -> bool {
         let fitting = messages_that_fit(self.max, self.bytes, self.largest);
         let may_grow = self.shrunk_at.is_none_or(|at| at.elapsed() >= GROWTH_DELAY);
@@ -137,10 +132,9 @@ impl AdaptivePrefetch {
         grows
     }
 
-    /// Sets the prefetch to the number of messages that fit if each message is as large as the largest message of this
-    /// subscription, but to at most half of the current prefetch. A prefetch that was still too large would need a
-    /// second change before all redelivered messages have arrived. The second change would disturb the order of these
-    /// messages.
+    /// Sets the prefetch to the number of messages that fit if each is as large as the largest message of this
+    /// subscription, but to at most half of its value. A second reduction before all redelivered messages have arrived
+    /// would disturb the order of these messages.
     fn shrink(&mut self) {
         self.set(messages_that_fit(self.max, self.bytes, self.largest).min(self.current / 2));
         self.shrunk_at = Some(Instant::now());

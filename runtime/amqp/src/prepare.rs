@@ -177,10 +177,9 @@ pub async fn prepare_topology(
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }
 
-/// Restores the bindings in the record of a new stream. The caller calls this function after a failure that preceded
-/// the declaration of the first binding. Without this restoration, a later change of the configuration would turn the
-/// recorded bindings into former bindings. Ordain would then advise to remove these bindings, although another program
-/// may have declared them. If the stream is known, this function changes nothing.
+/// The caller calls this function after a failure that preceded the declaration of the first binding of a new stream.
+/// Otherwise, a later change of the configuration would turn the recorded bindings into former bindings, and Ordain
+/// would advise to remove them, although another program may have declared them.
 async fn restore_record(
     records: &QueueRecords,
     topology: &Topology,

@@ -21,15 +21,12 @@ use ordain_util::wait::shortened;
 
 /// Time limit for each of three steps: to receive the next confirm, to write one message, and to open a channel.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Time limit for closing the connection.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Delay between two attempts to publish.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time after which the producer replaces a connection on which the broker has refused an event. Once a queue with
 /// `reject-publish` is full, RabbitMQ refuses all later messages of the same channel to this queue, even after an
 /// operator has removed the limit of the queue.
 const REFUSED_LINK_LIFETIME: Duration = Duration::from_secs(5);
-/// Time between two warnings that the broker does not accept events.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A client of the broker that publishes a producer's events to an exchange.
@@ -48,13 +45,11 @@ pub struct ExchangeProducer {
     link: Option<ProducerLink>,
     /// The time when the broker first refused an event on `link`; `None` if it has refused no event.
     refused_since: Option<Instant>,
-    /// The connection and channel of the previous attempt, if the broker blocked the connection. The producer keeps
-    /// this connection to notice the end of the block: the broker would block a new connection only after its first
-    /// message.
+    /// The connection of the previous attempt, if the broker blocked it. The producer keeps it to notice the end of the
+    /// block: the broker would block a new connection only after its first message.
     blocked: Option<ProducerLink>,
 }
 
-/// A connection and its channel.
 type ProducerLink = (Connection, Channel);
 
 impl ExchangeProducer {
@@ -160,8 +155,7 @@ impl ExchangeProducer {
         format!("{} has refused {messages} messages", self.broker)
     }
 
-    /// Sends messages. Returns, for each message, whether the broker accepted it. Also returns the error if the attempt
-    /// failed.
+    /// Returns the acceptance of each message, and the error if the attempt failed.
     async fn send(&mut self, messages: &[AmqpMessage]) -> (Vec<bool>, Option<BrokerError>) {
         let mut accepted = vec![false; messages.len()];
         let failed = self.try_send(messages, &mut accepted).await.err();
@@ -305,9 +299,8 @@ fn is_blocked((connection, _): &ProducerLink) -> bool {
 /// An event and its sequence, if it has one.
 pub type SequencedEvent = (Arc<Event>, Option<u64>);
 
-/// Divides events into waves, and returns the positions of the events of each wave. The events of a wave may be sent
-/// together. Without `in_order`, one wave contains all events. With `in_order`, each wave contains at most one event of
-/// a key.
+/// Returns the positions of the events that may be sent together. With `in_order`, each wave contains at most one event
+/// of a key; otherwise one wave contains all events.
 fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();

@@ -33,27 +33,24 @@ use ordain_util::backoff::Backoff;
 use ordain_util::sink_health::SinkHealth;
 use ordain_util::wait::shortened;
 
-/// Delays after connections that fail.
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Time limit for the next confirm: longer than a broker with a slow disk needs. After this time, the task holds a
-/// message back for a retry. If later messages were confirmed, the task holds back only the overdue message. Otherwise,
-/// the task closes the connection, and holds back the oldest unconfirmed message.
+/// Longer than a broker with a slow disk needs. After this time without the next confirm, the task holds a message back
+/// for a retry: only the overdue message if later messages were confirmed. Otherwise, the task closes the connection,
+/// and holds back the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Shorter time limit for the next confirm. If no confirm has arrived within [`CONFIRM_TIMEOUT`], this limit replaces
-/// `CONFIRM_TIMEOUT` until the broker accepts an isolated retry, or until `confirm_limit` has returned to
-/// [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks its channel for a minute. Each key
-/// with messages for that queue causes one more wait of this length.
+/// Replaces `CONFIRM_TIMEOUT` after it has passed without a confirm, until the broker accepts an isolated retry, or
+/// until `confirm_limit` has returned to [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks
+/// its channel for a minute. Each key with messages for that queue causes one more wait of this length.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Maximum number of unconfirmed messages: enough to keep the connection busy for the time of a round trip and of the
-/// broker's write to disk.
+/// Enough unconfirmed messages to keep the connection busy for the time of a round trip and of the broker's write to
+/// disk.
 const CONFIRM_LIMIT: usize = 1_024;
-/// Approximate limit for the total size of unconfirmed messages, in bytes. The task keeps copies of these messages.
+/// Approximate limit of the unconfirmed messages, of which the task keeps copies.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
 /// While earlier messages are unconfirmed, the task collects this number of messages before it sends them. Larger
 /// groups need fewer writes and confirms. Each write and each confirm costs work in this process and in the broker. The
 /// task sends a smaller group when all earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
-/// Interval between two checks for overdue confirms and due retries.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
 const ISOLATED_RETRY_LIMIT: usize = 8;
@@ -62,7 +59,7 @@ const ISOLATED_RETRY_LIMIT: usize = 8;
 /// been published since the previous report.
 pub type PublishedCount = (u64, usize);
 
-/// Messages of a run, with the ownership under which they may be published.
+/// The messages may be published under the ownership.
 #[derive(Debug)]
 struct ExchangeBatch {
     run: u64,
@@ -74,13 +71,12 @@ struct ExchangeBatch {
 #[derive(Debug)]
 pub struct ExchangeSink {
     routing_key: RoutingKeyTemplate,
-    /// Messages of the run that is being collected.
     collected: Vec<AmqpMessage>,
     /// The in-memory channel to the task. This channel needs no limit of its own, because its messages come from the
     /// outbox (committed messages that are not published yet), and the outbox has a limit.
     input: UnboundedSender<ExchangeBatch>,
     health: Arc<SinkHealth>,
-    /// The streams whose names `health` already has. This copy needs no lock.
+    /// A copy of the names in `health` that needs no lock.
     streams: BTreeSet<Arc<str>>,
     unstarted: Option<(ExchangePublisher, SinkConnection, UnboundedReceiver<ExchangeBatch>)>,
 }
@@ -190,7 +186,6 @@ fn now_seconds() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// The state of an exchange's task.
 #[derive(Debug)]
 struct ExchangePublisher {
     exchange: Exchange,
@@ -198,39 +193,34 @@ struct ExchangePublisher {
     /// Messages that are not sent yet, in order.
     unsent: VecDeque<PendingPublish>,
     retry_queue: KeyRetryQueue,
-    /// The isolated retries that are running.
     isolated_retries: JoinSet<(PendingPublish, IsolatedAnswer)>,
-    /// The position of the next message in the order of the sink.
+    /// Continues the order of the sink.
     next_order: u64,
-    /// Current maximum number of unconfirmed messages. When the broker has closed the channel because of a message, or
-    /// has sent no confirm in time, the limit becomes 1. The next failure then identifies the message. Each accepted
-    /// message raises the limit by one.
+    /// Becomes 1 when the broker has closed the channel because of a message, or has sent no confirm in time, so that
+    /// the next failure identifies the message. Each accepted message raises the limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// True if the broker has closed a channel because of one message, and has accepted no message since then. Messages
-    /// that the broker accepted in isolated retries do not count.
+    /// The broker has closed a channel because of one message, and has accepted no message since then, except in
+    /// isolated retries.
     was_last_refused: bool,
     /// The treatment of a message that no queue accepts.
     unroutable_policy: UnroutablePolicy,
-    /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
-    /// found the exchange.
+    /// The broker has refused the exchange, for example because it is missing, and no later check has found it.
     is_exchange_refused: bool,
     /// True if the broker accepted no message for the exchange at the newest retry of a refused message, and has accepted
     /// none since then: the user lacked the right to write, or the broker did not support the type of the exchange.
     is_write_refused: bool,
     health: Arc<SinkHealth>,
-    /// Time limit for the next confirm.
     confirm_timeout: Duration,
     /// The broker's refusals of messages on the present channel.
     refusal_probe: RefusalProbe,
 }
 
-/// The reason why a channel is no longer used.
+/// Explains why a channel is no longer used.
 enum ChannelEnd {
-    /// The broker or the library reported an error.
     Failed(lapin::Error),
-    /// The broker sent no confirm within the time limit.
+    /// No confirm arrived within the time limit.
     TimedOut,
     /// The broker returned a message that the tracker does not contain.
     UnmatchedReturn,
@@ -359,7 +349,6 @@ impl ExchangePublisher {
         self.health.set_refused(self.is_exchange_refused || self.is_write_refused);
     }
 
-    /// Publishes on a channel until the sink is dropped or the channel fails.
     async fn publish<'a>(
         &mut self,
         link: &'a ConfirmChannel,
@@ -401,7 +390,6 @@ impl ExchangePublisher {
         }
     }
 
-    /// Handles overdue confirms, and starts due retries.
     fn check_overdue(
         &mut self,
         link: &ConfirmChannel,
@@ -457,7 +445,7 @@ impl ExchangePublisher {
         self.unsent.is_empty() && self.retry_queue.is_empty()
     }
 
-    /// Sends waiting messages until the limit of unconfirmed messages is reached.
+    /// Stops at the limit of unconfirmed messages.
     fn send_unsent<'a>(
         &mut self,
         channel: &'a Channel,
@@ -498,7 +486,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// Applies the results of sent messages. Each accepted or dropped message raises the limit of unconfirmed messages.
+    /// Each accepted or dropped message raises the limit of unconfirmed messages.
     fn apply_confirms(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,
@@ -559,7 +547,7 @@ impl ExchangePublisher {
             }
         }
         for published_count in published_counts {
-            // Ignore an error: when the process is ending, the receiver may be dropped, and the report does not matter.
+            // The receiver may be dropped when the process is ending.
             let _ = published.send(published_count);
         }
     }
@@ -585,7 +573,6 @@ impl ExchangePublisher {
         }
     }
 
-    /// Handles the result of an isolated retry.
     fn handle_isolated_answer(
         &mut self,
         mut item: PendingPublish,

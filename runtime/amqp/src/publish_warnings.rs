@@ -10,10 +10,8 @@ use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::escape_invisible;
 
-/// Time between two warnings of one kind.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time after which this module logs a failure to publish as an error instead of a warning. A lost connection is
-/// usually replaced sooner.
+/// Failures that last this long are logged as errors. A lost connection is usually replaced sooner.
 const ERROR_DELAY: Duration = Duration::from_secs(5);
 
 /// The warnings about the messages of an exchange, with a throttle for each frequent kind of warning.
@@ -43,8 +41,7 @@ impl PublishWarnings {
         }
     }
 
-    /// If publishing has failed since the previous recovery, reports that the broker now accepts all messages of the
-    /// sink.
+    /// Reports nothing if publishing has not failed since the previous recovery.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             tracing::info!(
@@ -72,7 +69,6 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker returned or rejected a message.
     pub(super) fn not_accepted(
         &mut self,
         outgoing: &AmqpMessage,
@@ -121,7 +117,6 @@ impl PublishWarnings {
         );
     }
 
-    /// Describes why no queue accepts messages with a routing key.
     fn unroutable_reason(&self, key: &str) -> String {
         let exchange = &self.exchange.name;
         match (exchange.is_empty(), key.is_empty()) {
@@ -135,7 +130,6 @@ impl PublishWarnings {
         }
     }
 
-    /// Warns that the broker closed the channel or connection of an isolated retry because of the message.
     pub(super) fn retry_refused(
         &mut self,
         outgoing: &AmqpMessage,
@@ -183,7 +177,6 @@ impl PublishWarnings {
         );
     }
 
-    /// Warns that the broker has neither confirmed nor refused a message in time.
     pub(super) fn no_confirm(&mut self, outgoing: &AmqpMessage, retry_queue: &KeyRetryQueue) {
         self.failures.record_failure();
         if self.no_confirm.allow() {

@@ -24,17 +24,16 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Interval between two checks of the deliveries. A quorum queue updates its message count every five seconds.
+/// A quorum queue updates its message count every five seconds.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Time limit for each step of a check.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
-/// Number of consecutive checks without a new delivery after which the monitor reports a stalled queue. A stalled queue
-/// has messages, and the consumer has room for them, but the queue delivers none.
+/// The monitor reports a stalled queue after this number of consecutive checks without a new delivery, although the
+/// queue has messages and the consumer has room for them.
 const SILENT_CHECK_LIMIT: u32 = 3;
-/// Number of consecutive checks with another consumer after which the monitor reports that consumer. The consumer of
-/// the partition's previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so the
-/// count is never above one for a queue that Ordain declares (with a single active consumer). Only the broker's
-/// management API shows the other consumers of such a queue.
+/// The monitor reports another consumer after this number of consecutive checks. The consumer of the partition's
+/// previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so the count is never
+/// above one for a queue that Ordain declares (with a single active consumer). Only the broker's management API shows
+/// the other consumers of such a queue.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
@@ -42,7 +41,7 @@ const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// Time between two errors about messages that the broker has dropped.
 const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
-/// The data by which the monitor detects that the queue of a consumer delivers nothing.
+/// Shows the monitor whether the queue of a consumer delivers nothing.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
     received: AtomicU64,
@@ -50,31 +49,30 @@ pub(super) struct ConsumerProgress {
 }
 
 impl ConsumerProgress {
-    /// Records the number of deliveries that have arrived, and whether the consumer has room: it has fewer
-    /// unacknowledged deliveries than its prefetch, and the receiver has taken all deliveries.
+    /// A consumer has room if it has fewer unacknowledged deliveries than its prefetch, and the receiver has taken all
+    /// deliveries.
     pub(super) fn set(&self, received: u64, has_room: bool) {
         self.received.store(received, Relaxed);
         self.has_room.store(has_room, Relaxed);
     }
 
-    /// Returns the number of deliveries that have arrived.
     pub(super) fn received(&self) -> u64 {
         self.received.load(Relaxed)
     }
 }
 
-/// The state of a consumer that does not receive the messages of its queue.
+/// The consumer does not receive the messages of its queue.
 #[derive(Debug, Default)]
 pub(super) struct Interruption {
     /// `true` since the first error of the interruption, which the consumer logs.
     is_reported: bool,
-    /// The reason of the stall, if a subscription ended because the queue had messages and delivered none of them, and
-    /// no message has arrived since then.
+    /// Set if a subscription ended because the queue had messages and delivered none of them, and no message has
+    /// arrived since then.
     stall: Option<String>,
 }
 
 impl Interruption {
-    /// Records the error that ended a subscription. Returns whether this error is the first error of the interruption.
+    /// Returns whether the error, which ended a subscription, is the first one of the interruption.
     pub(super) fn begin(&mut self, error: &QueueCheckError) -> bool {
         if let QueueCheckError::Stalled(reason) = error {
             self.stall = Some(reason.clone());
@@ -89,7 +87,7 @@ impl Interruption {
         self.stall.as_deref()
     }
 
-    /// Ends the interruption. If an error of the interruption was reported, also reports the end.
+    /// Reports the end if an error of the interruption was reported.
     pub(super) fn end(&mut self, options: &ConsumerOptions, queue: &str) {
         options.health.set(SourceState::Consuming);
         if std::mem::take(self).is_reported {
@@ -138,8 +136,7 @@ async fn monitor_topology(
     }
 }
 
-/// Checks the number of ready messages, the deliveries and the consumers of the queue at intervals until a fault
-/// occurs, and returns the fault. See [`monitor_queue`].
+/// See [`monitor_queue`].
 async fn monitor_deliveries(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -194,9 +191,8 @@ async fn monitor_deliveries(
     }
 }
 
-/// Restores the queue and its binding, and logs each difference from the topology. In the consumer of partition 0, also
-/// restores the exchange with all bindings, and reports dropped messages. Returns a binding whose queue or exchange is
-/// missing.
+/// Logs each difference. In the consumer of partition 0, also restores the exchange with all bindings, and reports
+/// dropped messages. Returns a binding whose queue or exchange is missing.
 async fn restore_topology(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -293,7 +289,7 @@ fn allows_line(throttle: &Mutex<LogThrottle>) -> bool {
     throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
 }
 
-/// Logs that a check of the topology was not possible. The topology itself may be as configured.
+/// The topology itself may be as configured.
 pub(super) fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
     if allows_line(&options.unchecked_throttle) {
         tracing::warn!(
@@ -477,7 +473,7 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
     options.topology_changes.fetch_add(1, Relaxed);
 }
 
-/// Logs that the broker refused the marker of an exchange, once for each exchange.
+/// Logs once for each exchange.
 fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str) {
     let mut refused = options.refused_markers.lock().unwrap_or_else(PoisonError::into_inner);
     if !refused.insert(exchange.to_owned()) {
@@ -497,7 +493,6 @@ fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str
     );
 }
 
-/// The counts of a queue.
 struct QueueCounts {
     /// The number of messages that wait for delivery.
     ready: u32,

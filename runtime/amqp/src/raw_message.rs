@@ -18,11 +18,9 @@ use super::value::{has_evident_type, table, to_typed_json};
 /// The member with the headers whose types JSON does not show.
 const TYPED_HEADERS: &str = "typed_headers";
 
-/// The body of a message, with the properties that describe the body.
 pub(super) struct RawBody<'a> {
     /// The whole body, or only its beginning if the document does not keep the rest.
     pub(super) bytes: &'a [u8],
-    /// The size of the whole body, in bytes.
     pub(super) size: usize,
     pub(super) content_type: Option<&'a str>,
     pub(super) content_encoding: Option<&'a str>,
@@ -128,24 +126,22 @@ pub(super) struct RawProperties {
 }
 
 impl RawMessage {
-    /// Parses a document. Returns `None` for any other bytes.
+    /// Parses a document.
     pub(super) fn parse(document: &[u8]) -> Option<Self> {
         serde_json::from_slice(document).ok()
     }
 
-    /// Returns whether the message has a header with this name.
     pub(super) fn has_header(&self, name: &str) -> bool {
         self.headers.as_ref().is_some_and(|headers| headers.contains_key(name))
     }
 
-    /// Returns the name of each header with its value as JSON. If JSON does not show the type of the value, also
-    /// returns the value with its type.
+    /// Returns each header as JSON. If JSON does not show the type of the value, also returns the value with its type.
     pub(super) fn headers(&self) -> impl Iterator<Item = (&str, &Value, Option<&Value>)> {
         let headers = self.headers.iter().flatten();
         headers.map(|(name, value)| (name.as_str(), value, self.typed_headers.get(name)))
     }
 
-    /// Returns the body. Returns `None` if the document contains only a part of the body.
+    /// Returns `None` if the document contains only a part of the body.
     pub(super) fn body(&self) -> Option<Vec<u8>> {
         let body = match &*self.body_coding {
             "text" => self.body.as_bytes().to_vec(),
@@ -170,7 +166,6 @@ mod tests {
         document.to_string().into_bytes()
     }
 
-    /// Returns a value of each type, also within arrays and tables.
     fn values() -> Vec<AMQPValue> {
         let decimal = DecimalValue { scale: 2, value: (-150_i32).cast_unsigned() };
         let mut values = vec![

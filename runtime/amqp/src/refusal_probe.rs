@@ -15,23 +15,21 @@ const PROBE_DELAY: Duration = Duration::from_secs(30);
 /// If the broker has refused no message for this time, the refusals have ended. A sink retries a refused message after
 /// a shorter time.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(20);
-/// The time from the first refusal on a channel until the channel is outdated, even if no probe was accepted. The
-/// probes may all be for a queue that is full, while the broker would accept the messages for another queue on another
-/// channel.
+/// A channel is outdated after this time from its first refusal, even if no probe was accepted: the probes may all be
+/// for a full queue, while the broker would accept the messages for another queue on another channel.
 const REFUSAL_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 /// The refusals of one channel. From time to time, a refused message is the *probe*: the sink retries this message in
 /// isolation (on another connection). If the broker accepts the probe, the channel is outdated.
 #[derive(Debug, Default)]
 pub(super) struct RefusalProbe {
-    /// `None` if the broker has refused no message.
     refusals: Option<Refusals>,
     /// The position of the present probe in the order of the sink.
     probe: Option<u64>,
     is_channel_outdated: bool,
 }
 
-/// Times of refusals that follow each other within [`CALM_TIME_LIMIT`].
+/// Times that follow each other within [`CALM_TIME_LIMIT`].
 #[derive(Debug, Clone, Copy)]
 struct Refusals {
     first: Instant,
@@ -41,8 +39,8 @@ struct Refusals {
 }
 
 impl RefusalProbe {
-    /// Returns how to retry a message that the broker has not accepted. `order` is the position of the message in the
-    /// order of the sink. If a probe is due, the message becomes the probe.
+    /// `order` is the position of the message, which the broker has not accepted, in the order of the sink. If a probe
+    /// is due, the message becomes the probe.
     pub(super) fn retry_mode(
         &mut self,
         order: u64,
@@ -71,12 +69,10 @@ impl RefusalProbe {
         RetryMode::Isolated
     }
 
-    /// Records that the broker has accepted a message in an isolated retry.
     pub(super) fn accept_isolated(&mut self, order: u64) {
         self.is_channel_outdated |= self.probe == Some(order);
     }
 
-    /// Returns whether the sink must replace the channel.
     pub(super) fn is_channel_outdated(&self) -> bool {
         self.is_channel_outdated
     }

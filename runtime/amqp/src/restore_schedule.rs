@@ -12,7 +12,6 @@ use ordain_util::wait::shortened;
 
 /// Interval between two restorations of a complete topology, and between two errors about a missing binding.
 const RESTORE_INTERVAL: Duration = Duration::from_mins(1);
-/// Delays between restorations while a binding is missing.
 const INCOMPLETE_BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
 /// Time after which a missing binding is an error. This time applies if Ordain never declares the exchange that the
 /// binding lacks. About three restorations run within this time.
@@ -22,7 +21,6 @@ const FOREIGN_TIMEOUT: Duration = Duration::from_secs(5);
 /// this time is longer than `RESTORE_INTERVAL`.
 const OWN_TIMEOUT: Duration = Duration::from_mins(2);
 
-/// The schedule of the restorations of a topology by one consumer.
 #[derive(Debug)]
 pub(super) struct RestoreSchedule {
     backoff: Backoff,
@@ -31,13 +29,12 @@ pub(super) struct RestoreSchedule {
 }
 
 impl RestoreSchedule {
-    /// Creates the schedule of a consumer that has not restored the topology yet.
     pub(super) fn new() -> Self {
         Self { backoff: INCOMPLETE_BACKOFF, overdue_at: None }
     }
 
-    /// Returns the delay before the next restoration. `missing` is the binding that the newest restoration could not
-    /// declare. Logs and counts this binding if it has been missing for too long.
+    /// `missing` is the binding that the newest restoration could not declare. Logs and counts it if it has been
+    /// missing for too long.
     pub(super) fn next_delay(
         &mut self,
         options: &ConsumerOptions,

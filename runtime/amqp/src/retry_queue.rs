@@ -14,7 +14,6 @@ const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration
 /// Delay between two attempts to publish a message on a connection of its own.
 const ISOLATED_RETRY_DELAY: Duration = Duration::from_secs(30);
 
-/// The way in which a message is retried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RetryMode {
     /// On the same channel as other messages, without waiting for earlier confirms.
@@ -27,12 +26,11 @@ pub(super) enum RetryMode {
 #[derive(Debug, Default)]
 pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
 
-/// The held messages of a key.
 #[derive(Debug)]
 struct KeyBacklog {
     /// The held messages, by their position in the order of the sink. A message that is being retried is not held.
     items: BTreeMap<u64, PendingPublish>,
-    /// The position of the message that is being retried; `None` while the next retry waits for `retry_at`.
+    /// `None` while the next retry waits for `retry_at`.
     retrying: Option<u64>,
     mode: RetryMode,
     retry_at: Instant,
@@ -40,7 +38,7 @@ struct KeyBacklog {
 }
 
 impl KeyRetryQueue {
-    /// Returns the number of held messages. A message that is being retried is not held.
+    /// A message that is being retried is not held.
     pub(super) fn len(&self) -> usize {
         self.0.values().map(|backlog| backlog.items.len()).sum()
     }
@@ -49,8 +47,8 @@ impl KeyRetryQueue {
         self.0.is_empty()
     }
 
-    /// Returns the message if it may be published now. Otherwise keeps the message, which must wait for an earlier
-    /// message of its key, and returns `None`.
+    /// Returns the message if it may be published now. Otherwise keeps it, because it must wait for an earlier message
+    /// of its key.
     pub(super) fn admit(&mut self, item: PendingPublish) -> Option<PendingPublish> {
         if self.0.is_empty() {
             return Some(item);
@@ -64,8 +62,7 @@ impl KeyRetryQueue {
         }
     }
 
-    /// Keeps a message that was not published. If this message is the next message of its key to retry, schedules the
-    /// retry.
+    /// If this message is the next one of its key to retry, schedules the retry.
     pub(super) fn hold(&mut self, item: PendingPublish, mode: RetryMode, now: Instant) {
         let backlog = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
             items: BTreeMap::new(),
@@ -131,8 +128,8 @@ impl KeyRetryQueue {
         }
     }
 
-    /// Removes and returns the messages whose retry is due. The first list has all due messages of pipelined mode. The
-    /// second list has at most `isolated_limit` due messages of isolated mode, the longest overdue first.
+    /// The first list has all due messages of pipelined mode, and the second at most `isolated_limit` of isolated mode,
+    /// the longest overdue first.
     pub(super) fn due(
         &mut self,
         isolated_limit: usize,

@@ -24,7 +24,6 @@ use ordain_util::wait::shortened;
 
 /// Time without a message after which a queue counts as empty.
 const QUIET_TIMEOUT: Duration = Duration::from_secs(2);
-/// The text of a finding about a queue with consumers.
 const BUSY_QUEUE: &str = "its messages were not sampled. A consumer could receive later messages before the sampled \
      messages are back in the queue: stop the consumers, then repeat the command";
 
@@ -99,7 +98,6 @@ impl fmt::Display for SampledMessage {
     }
 }
 
-/// The result of an attempt to receive messages of a queue.
 enum QueueSample {
     /// The messages, which are back in the queue.
     Messages(Vec<Delivery>),
@@ -152,7 +150,6 @@ fn unsampled(error: &BrokerError) -> Finding {
     if error.may_pass() { Finding::unavailable(text) } else { Finding::warning(text) }
 }
 
-/// Receives messages of a queue, and returns them to the queue.
 async fn receive(
     connection: &Connection,
     queue: &str,
@@ -221,7 +218,7 @@ fn read_messages(
     samples
 }
 
-/// Returns the values of an event, or why its message cannot be read. The other fields of the sample are empty.
+/// Returns the values of an event, or why its message cannot be read.
 fn sample_values(
     decoder: &DeliveryDecoder,
     message: &Delivery,

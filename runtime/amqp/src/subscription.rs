@@ -30,7 +30,6 @@ use ordain_util::wait::shortened;
 /// these acknowledgements, the broker would deliver the earlier messages again after the next start.
 const STOP_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The reason why a subscription ended.
 pub(super) enum SubscriptionEnd {
     /// The receiver of the deliveries, or the sender of the acknowledgements, was dropped.
     Done,
@@ -47,15 +46,13 @@ pub(super) enum SubscriptionEnd {
     /// The type of the queue is unknown, and the first message has the header that a queue of type stream adds to its
     /// messages. A message that was moved to another queue keeps this header, so the caller must check the type.
     StreamSuspected,
-    /// The stream cannot read its messages and leaves them in the queue. The text describes the messages and the next
-    /// step for an operator.
+    /// The stream leaves the messages in the queue. The text describes them and the next step for an operator.
     Unreadable(String),
 }
 
-/// The header that a queue of type stream adds to each message.
+/// A queue of type stream adds this header to each message.
 const STREAM_OFFSET_HEADER: &str = "x-stream-offset";
 
-/// A channel on which a queue is consumed.
 pub(super) struct Subscription<'a> {
     options: &'a ConsumerOptions,
     queue: &'a str,
@@ -65,11 +62,8 @@ pub(super) struct Subscription<'a> {
     prefetch: &'a mut AdaptivePrefetch,
     /// The unreadable messages that are held back: the last elements of `unsent`.
     held: HeldMessages<'a>,
-    /// Number of deliveries that have arrived.
     received: u64,
-    /// Number of acknowledged deliveries.
     acknowledged_count: u64,
-    /// Number of events that the receiver has acknowledged.
     acknowledged_events: u64,
     /// The numbers of the events in the deliveries.
     event_counts: EventCounts,
@@ -79,14 +73,13 @@ pub(super) struct Subscription<'a> {
     /// The newest limit of unacknowledged events that a batch has reported to the receiver; `None` before the first
     /// batch.
     reported_limit: Option<usize>,
-    /// True if the log already contains the first message with a priority.
+    /// The log already contains the first message with a priority.
     is_priority_reported: bool,
-    /// True if the queue may be of type stream, because the broker did not show the whole form of the queue.
+    /// The broker did not show the whole form of the queue, which may be of type stream.
     is_type_unknown: bool,
 }
 
 impl<'a> Subscription<'a> {
-    /// Creates the state of a new subscription.
     pub(super) fn new(
         options: &'a ConsumerOptions,
         queue: &'a str,
@@ -230,9 +223,8 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Decides about the unreadable messages that are held back. The caller calls this method when no message has
-    /// arrived for a while. It also calls this method when the held messages use up the prefetch, so that no more
-    /// messages can arrive. If the subscription must end, returns the end of the subscription.
+    /// The caller calls this method when no message has arrived for a while, and when the held messages use up the
+    /// prefetch. Returns the end of the subscription if it must end.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
         let is_prefetch_held = self.is_prefetch_held();
         if is_prefetch_held && self.prefetch.grow() {
@@ -241,7 +233,7 @@ impl<'a> Subscription<'a> {
         self.held.decide(is_prefetch_held).await.map(SubscriptionEnd::Unreadable)
     }
 
-    /// Waits for the acknowledgements of the deliveries before the held messages, and ends the subscription.
+    /// First waits for the acknowledgements of the deliveries before the held messages.
     async fn stop(
         mut self,
         deliver: &mpsc::Sender<DeliveryBatch>,
@@ -256,8 +248,8 @@ impl<'a> Subscription<'a> {
         Ok(SubscriptionEnd::Unreadable(self.held.report_stop()))
     }
 
-    /// Passes the deliveries before the held messages to their receiver, and acknowledges them. Returns `false` if the
-    /// receiver or the sender of `acknowledged` is dropped.
+    /// Returns `false` if the receiver or the sender of `acknowledged` is dropped before all deliveries before the held
+    /// messages are acknowledged.
     async fn settle_earlier(
         &mut self,
         deliver: &mpsc::Sender<DeliveryBatch>,
@@ -353,7 +345,7 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Removes the next batch from the events that wait for the receiver, without the messages that are held back.
+    /// Leaves the messages that are held back.
     fn next_batch(&mut self) -> DeliveryBatch {
         let limit = self.sendable().min(BATCH_EVENTS_LIMIT);
         let mut items = Vec::with_capacity(limit);
@@ -380,7 +372,7 @@ fn acknowledged_through(acknowledged: &AckProgress, epoch: u64) -> u64 {
     if acknowledged.subscription_epoch == epoch { acknowledged.through } else { 0 }
 }
 
-/// Waits until the time `at`; forever if `at` is `None`.
+/// Waits forever if `at` is `None`.
 async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at.into()).await,

@@ -34,17 +34,15 @@ use ordain_config::{
 };
 pub use policy::no_delivery_limit_command;
 
-/// The argument that limits how often a queue delivers a message. After this number of deliveries, the queue drops the
-/// message.
+/// After this number of deliveries, a queue drops the message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
-/// The argument that selects the type of a queue.
 const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
 /// An exchange type that exists only from RabbitMQ 4.0 on, and therefore reveals whether the broker has at least this
 /// version.
 const VERSION_4_EXCHANGE_TYPE: &str = "x-local-random";
 
-/// A difference between the broker and the topology of a stream, or a refusal of the broker to declare or bind a part
-/// of the topology. A process finds such a change while the stream runs.
+/// A difference between the broker and the topology of a running stream, or a refusal of the broker to declare or bind
+/// a part of the topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum TopologyChange {
     /// The queue was missing. Ordain declares the queue again with its bindings. With `declare = false`, Ordain waits
@@ -69,7 +67,7 @@ pub(super) enum TopologyChange {
     /// Since the previous check, another program has removed an exchange and declared it again: the stream's exchange,
     /// or an exchange of `bind`. Ordain then declares the bindings that the stream needs from or to this exchange.
     ExchangeReplaced(String),
-    /// The broker refuses the marker of an exchange. Without the marker, Ordain cannot detect a replaced exchange.
+    /// Ordain cannot detect a replaced exchange without its marker, which the broker refuses.
     ExchangeMarkerRefused {
         /// The exchange without a marker: the stream's exchange, or an exchange of `bind`.
         exchange: String,
@@ -85,13 +83,12 @@ pub(super) enum TopologyChange {
     Refused(String),
 }
 
-/// A binding that the broker refuses because its queue or exchange is missing. A consumer of the stream, or another
-/// program, may be about to declare the queue or exchange.
+/// The broker refuses this binding because its queue or exchange is missing. A consumer of the stream, or another
+/// program, may soon declare it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MissingBinding {
-    /// The description of the refusal.
     pub(super) reason: String,
-    /// `true` if a consumer of the stream declares the missing queue or exchange.
+    /// A consumer of the stream declares the missing queue or exchange.
     pub(super) is_own: bool,
 }
 
@@ -101,7 +98,7 @@ pub struct Topology {
     exchange: Option<String>,
     queue: String,
     partitions: u32,
-    /// The part of a message by which the exchange chooses the partition.
+    /// The exchange chooses the partition by this part of a message.
     hashed: HashedPart,
     bind: Vec<ExchangeBinding>,
     declare: bool,
@@ -121,7 +118,6 @@ impl Topology {
         }
     }
 
-    /// Returns whether Ordain declares the exchange, queues and bindings.
     pub(super) fn is_declared(&self) -> bool {
         self.declare
     }
@@ -131,7 +127,6 @@ impl Topology {
         self.exchange.as_deref()
     }
 
-    /// Returns the number of partitions.
     pub(super) fn partitions(&self) -> u32 {
         self.partitions
     }
@@ -382,7 +377,7 @@ impl Topology {
         Ok(fault)
     }
 
-    /// Returns the exchanges that the broker lacks: the stream's exchange, and the exchanges of `bind`.
+    /// The exchanges are the stream's exchange and the exchanges of `bind`.
     pub(super) async fn missing_exchanges(
         &self,
         broker: &BrokerEndpoint,
@@ -404,7 +399,7 @@ impl Topology {
         Ok(missing)
     }
 
-    /// Checks that a partition's queue exists. The error names the queue.
+    /// The error names the queue of the partition.
     pub(super) async fn check_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -476,7 +471,7 @@ impl Topology {
         bindings
     }
 
-    /// Returns the binding from the stream's exchange to a partition's queue.
+    /// The binding leads from the stream's exchange to the queue.
     fn queue_binding(&self, exchange: &str, partition: u32) -> Binding {
         Binding {
             kind: BindingKind::Queue,
@@ -490,8 +485,7 @@ impl Topology {
         dropped_queue(&self.queue)
     }
 
-    /// Returns the number of messages that the broker has dropped from the queues of the stream; `None` if the queue
-    /// that collects the dropped messages is missing.
+    /// Returns `None` if the queue that collects the dropped messages is missing.
     pub(super) async fn dropped_messages(
         &self,
         broker: &BrokerEndpoint,
@@ -501,7 +495,7 @@ impl Topology {
         Ok(queue.map(|queue| queue.message_count()))
     }
 
-    /// Declares the exchange and the queue for the messages that the broker drops from the queues of the stream.
+    /// The broker drops these messages from the queues of the stream.
     async fn declare_dropped(
         &self,
         broker: &BrokerEndpoint,
@@ -528,9 +522,9 @@ impl Topology {
         declared.await.map_err(|error| with_advice(broker.error(&error), &name, "queue"))
     }
 
-    /// Declares a partition's queue. Returns whether the queue was declared without the argument `x-delivery-limit`
-    /// under an earlier version of RabbitMQ, and now has the default limit of the present version. Ordain uses such a
-    /// queue as it is, because the arguments of a queue cannot be changed.
+    /// Returns whether the queue was declared without the argument `x-delivery-limit` under an earlier version of
+    /// RabbitMQ, and now has the default limit of the present version. Ordain uses such a queue as it is, because the
+    /// arguments of a queue cannot be changed.
     async fn declare_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -581,14 +575,13 @@ impl Topology {
         channel.queue_bind(queue.as_str().into(), exchange.into(), key, options, nothing).await
     }
 
-    /// Declares the exchange, and binds the queues to the exchange. Finally binds the exchange to the exchanges of
-    /// `bind`, from which messages arrive.
+    /// Declares the exchange and its bindings.
     async fn declare_exchange(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         self.declare_exchange_only(channel, exchange).await?;
         self.declare_bindings(channel, exchange).await
     }
 
-    /// Binds the queues to the exchange, and then binds the exchange to the exchanges of `bind`.
+    /// Binds the queues to the exchange, and the exchange to the exchanges of `bind`, from which messages arrive.
     async fn declare_bindings(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let nothing = FieldTable::default;
         self.bind_queues(channel, exchange).await?;
@@ -601,14 +594,12 @@ impl Topology {
         Ok(())
     }
 
-    /// Declares the exchange without bindings.
     async fn declare_exchange_only(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         let durable = ExchangeDeclareOptions { durable: true, ..ExchangeDeclareOptions::default() };
         let arguments = self.exchange_arguments();
         channel.exchange_declare(exchange.into(), self.exchange_kind(), durable, arguments).await
     }
 
-    /// Binds all queues to the exchange.
     async fn bind_queues(&self, channel: &Channel, exchange: &str) -> lapin::Result<()> {
         // Bind all queues concurrently, because messages reach wrong partitions until all queues are bound: a
         // partitioned exchange divides its messages among the queues that are already bound.
@@ -618,8 +609,8 @@ impl Topology {
         Ok(())
     }
 
-    /// Describes the failure to declare or bind the stream's exchange. A failure because of a missing queue or exchange
-    /// always concerns a binding. At a start, only an exchange of `bind`, which Ordain never declares, can be missing.
+    /// A missing queue or exchange always concerns a binding. At a start, only an exchange of `bind`, which Ordain
+    /// never declares, can be missing.
     fn describe_exchange_error(&self, error: BrokerError, exchange: &str) -> BrokerError {
         if !error.is_not_found() {
             return self.exchange_refusal(error, exchange);
@@ -632,8 +623,8 @@ impl Topology {
         })
     }
 
-    /// Handles a refused declaration or binding of an exchange. Returns the binding if its queue or exchange is
-    /// missing. Reports any other refusal. `is_own` is the field of [`MissingBinding`].
+    /// Returns the binding if its queue or exchange is missing, and reports any other refusal. `is_own` is the field of
+    /// [`MissingBinding`].
     fn missing_binding(
         &self,
         error: BrokerError,
@@ -659,7 +650,6 @@ impl Topology {
     }
 }
 
-/// Returns the arguments of a queue of type stream.
 fn stream_arguments() -> QueueArguments {
     QueueArguments::from([(QUEUE_TYPE_ARGUMENT.into(), long_string("stream"))])
 }
@@ -703,7 +693,6 @@ async fn find_queue(
     }
 }
 
-/// Checks that an exchange exists.
 pub(super) async fn check_exchange(
     broker: &BrokerEndpoint,
     connection: &Connection,
@@ -735,8 +724,7 @@ fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// Adds the name of the queue or exchange to a refusal, and advice that depends on the cause. `what` is `queue` or
-/// `exchange`.
+/// `what` is `queue` or `exchange`. The advice depends on the cause.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {

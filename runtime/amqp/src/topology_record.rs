@@ -123,9 +123,9 @@ impl TopologyRecord {
         self.bindings = bindings;
     }
 
-    /// Undoes `replace_bindings(refused)` after the broker has refused these bindings to a process. `earlier` is the
-    /// record before that call. Changes nothing if another process has replaced the bindings since then, or if the
-    /// broker has accepted the stream for another process since then.
+    /// The broker has refused the bindings of `replace_bindings(refused)` to a process; `earlier` is the record before
+    /// that call. Changes nothing if another process has replaced the bindings, or if the broker has accepted the
+    /// stream for another process since then.
     pub(super) fn restore_bindings(&mut self, refused: &BTreeSet<Binding>, earlier: &Self) {
         let was_accepted = earlier.awaits_acceptance && !self.awaits_acceptance;
         if !was_accepted && self.bindings == *refused {
@@ -135,7 +135,7 @@ impl TopologyRecord {
     }
 }
 
-/// The records in the store that show which exchanges of a stream have a marker. See [`Topology::marked_exchanges`].
+/// Records in the store about the markers of exchanges. See [`Topology::marked_exchanges`].
 pub(super) struct ExchangeMarkers<'a> {
     store: &'a Arc<dyn Store>,
     stream: &'a str,
@@ -143,12 +143,10 @@ pub(super) struct ExchangeMarkers<'a> {
 }
 
 impl<'a> ExchangeMarkers<'a> {
-    /// Creates a handle for the records of a stream.
     pub(super) fn new(store: &'a Arc<dyn Store>, stream: &'a str, topology: &'a Topology) -> Self {
         Self { store, stream, topology }
     }
 
-    /// Returns the exchanges of the stream that had a marker at the newest check.
     pub(super) async fn read(&self) -> Result<BTreeSet<String>, StoreError> {
         let mut marked = BTreeSet::new();
         for exchange in self.topology.marked_exchanges() {
@@ -176,8 +174,8 @@ impl<'a> ExchangeMarkers<'a> {
         self.store.put_marks(&marks).await
     }
 
-    /// Returns the name of the record of an exchange. The name of the record of the stream's own exchange does not
-    /// contain the name of the exchange. The stream therefore has only one such record, even if its exchange changes.
+    /// The record of the stream's own exchange does not contain the name of the exchange, so the stream has only one
+    /// such record, even if its exchange changes.
     fn mark_name(&self, exchange: &str) -> String {
         let own = format!("amqp-exchange/{}", self.stream);
         if self.topology.exchange() == Some(exchange) { own } else { format!("{own}/{exchange}") }

@@ -55,8 +55,8 @@ pub(super) fn decode_batch(
     })
 }
 
-/// Decodes a delivery into an event, or into a dead letter whose origin names the queue. If the delivery is a dead
-/// letter of this stream in its original form, decodes the message as it arrived before it became the dead letter.
+/// If the delivery is a dead letter of this stream in its original form, decodes the original message. The origin of a
+/// dead letter names the queue.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -127,7 +127,7 @@ fn decode(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<Event, Decod
     with_sequence(decoder, decoder.decode(delivery))
 }
 
-/// Returns an error instead of an event whose sequence is missing or not valid in the stream.
+/// Rejects an event whose sequence is missing or not valid in the stream.
 fn with_sequence(
     decoder: &DeliveryDecoder,
     event: Result<Event, DecodeError>,
@@ -144,7 +144,6 @@ fn with_sequence(
     }
 }
 
-/// Creates a dead letter about a message.
 fn letter(
     queue: &str,
     id: LetterId,
@@ -162,12 +161,10 @@ fn letter(
     })
 }
 
-/// Returns whether a dead letter is about a message of a queue.
 pub(super) fn is_queue_origin(letter: &DeadLetter) -> bool {
     letter.origin.as_deref().is_some_and(|origin| origin.starts_with(QUEUE_ORIGIN))
 }
 
-/// A message that is not an event.
 struct RawDelivery<'a> {
     delivery: &'a Delivery,
     /// The document of the message, without the types of its headers.
@@ -190,10 +187,9 @@ impl<'a> RawDelivery<'a> {
         document.to_string().into()
     }
 
-    /// Returns a digest that identifies the message. If the message has a CloudEvents id, the digest does not cover the
-    /// timestamp. Ordain writes the time of publishing into the timestamp, so two copies of a message can have two
-    /// timestamps. The digest does not cover the types of the headers either, because the digests of earlier versions
-    /// did not cover them.
+    /// If the message has a CloudEvents id, the digest does not cover the timestamp, into which Ordain writes the time
+    /// of publishing: two copies of a message can have two timestamps. The digest does not cover the types of the
+    /// headers either, as in earlier versions.
     fn digest(&self) -> u64 {
         let mut document = self.document.clone();
         if !header(&self.delivery.properties, ID_HEADER).is_empty() {
@@ -214,21 +210,19 @@ impl<'a> RawDelivery<'a> {
     }
 }
 
-/// Returns why the stream cannot process a message, or an event of a batch: the cause and the error. Returns `None` for
-/// an event of the stream.
+/// Returns why the stream cannot process a message, or an event of a batch: the cause and the error.
 pub(super) fn fault(message: &DecodedDelivery) -> Option<(Cause, &str)> {
     message.as_ref().err().map(|letter| (letter.cause, &*letter.error))
 }
 
-/// Returns the fault of the first event of a batch if the stream can process no event of the batch. Returns `None` if
-/// the stream can process an event, and for a batch without events.
+/// Returns the fault of the first event of a batch if the stream can process no event of the batch.
 pub(super) fn batch_fault(events: &[DecodedDelivery]) -> Option<(Cause, &str)> {
     let first = fault(events.first()?)?;
     events.iter().all(Result::is_err).then_some(first)
 }
 
-/// If `delivery` is a dead letter of this stream in its original form, returns the message as it arrived before it
-/// became the dead letter. Returns `None` for any other message.
+/// The message is as it arrived before it became the dead letter. Returns `None` if `delivery` is no dead letter of
+/// this stream in its original form.
 pub(super) fn first_delivery(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Delivery> {
     let letter_id = original_letter_id(&delivery.properties)?;
     is_own(letter_id.as_bytes(), &decoder.letter_source).then(|| original_delivery(delivery))

@@ -15,7 +15,7 @@ use ordain_util::command::PrintedCommand;
 use ordain_util::text::{escape_invisible, truncated};
 use ordain_util::wait::shortened;
 
-/// Time without another message after which the subscription decides about the messages that it holds back.
+/// The subscription decides about the messages that it holds back after this time without another message.
 const DECISION_DELAY: Duration = Duration::from_secs(1);
 /// Interval between two decisions about held messages while the stream has never read a message. Another partition of
 /// the stream may read a message meanwhile.
@@ -24,7 +24,6 @@ const RECHECK_INTERVAL: Duration = Duration::from_secs(10);
 /// default), RabbitMQ closes the channel and delivers the messages again. After several deliveries, a quorum queue with
 /// a delivery limit would drop the messages.
 const HOLD_LIMIT: Duration = Duration::from_mins(20);
-/// Maximum size of the error of a message in a description, in bytes.
 const ERROR_BYTES: usize = 500;
 
 /// The facts about a stream that its consumer keeps from one subscription to the next.
@@ -38,29 +37,25 @@ pub(super) struct ContactState {
     pub(super) is_stop_logged: bool,
 }
 
-/// The unreadable messages that a subscription has received since the last readable message.
 #[derive(Debug)]
 pub(super) struct UnreadableRun {
     /// The number of messages at which the stream stops; 0 if the stream never stops because of unreadable messages.
     limit: usize,
     length: usize,
-    /// The number of held messages: messages at the end of the run that the receiver of the deliveries does not get
-    /// yet.
+    /// The receiver of the deliveries does not get these messages at the end of the run yet.
     held: usize,
     /// The number of events in the held messages: more than `held` if one of these messages is a batch.
     held_events: usize,
-    /// The number of messages with each cause.
     causes: BTreeMap<&'static str, usize>,
     /// The first message, and why it cannot be read.
     first: Option<(Delivery, String)>,
     /// The time when the first message arrived.
     since: Option<Instant>,
-    /// The time at which the subscription decides about the held messages; `None` if no message is held.
+    /// `None` if no message is held.
     decide_at: Option<Instant>,
 }
 
 impl UnreadableRun {
-    /// Creates the run of a new subscription.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             limit,
@@ -111,12 +106,10 @@ impl UnreadableRun {
         self.decide_at = Some(Instant::now() + shortened(delay));
     }
 
-    /// Returns whether the run contains no message.
     pub(super) fn is_empty(&self) -> bool {
         self.length == 0
     }
 
-    /// Returns whether the number of consecutive unreadable messages has reached the limit.
     pub(super) fn is_at_limit(&self) -> bool {
         self.limit > 0 && self.length >= self.limit
     }
@@ -126,12 +119,11 @@ impl UnreadableRun {
         self.since.is_some_and(|since| since.elapsed() >= HOLD_LIMIT)
     }
 
-    /// Returns the number of events in the held messages.
     pub(super) fn held_events(&self) -> usize {
         self.held_events
     }
 
-    /// Returns the time at which the subscription decides about the held messages; `None` if no message is held.
+    /// `None` if no message is held.
     pub(super) fn decide_at(&self) -> Option<Instant> {
         self.decide_at
     }

@@ -37,7 +37,7 @@ pub(super) fn short_text(text: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-/// Decodes pairs of lowercase hexadecimal digits. Returns `None` for any other text.
+/// Decodes pairs of lowercase hexadecimal digits.
 fn decode_hex(digits: &str) -> Option<Vec<u8>> {
     let digit = |byte: u8| match byte {
         b'0'..=b'9' => Some(byte - b'0'),
@@ -100,7 +100,7 @@ fn decimal_text(decimal: DecimalValue) -> String {
     }
 }
 
-/// Returns a non-negative integer that is given as a number or in decimal digits. Returns `None` for any other value.
+/// Accepts a number or decimal digits.
 pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     if let Some(number) = number(value) {
         return u64::try_from(number).ok();
@@ -110,7 +110,7 @@ pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
 }
 
 /// Returns the Boolean that a value represents. Such a value is a Boolean, the text `true` or `false` in upper or lower
-/// case, or the text or number `1` or `0`. Returns `None` for any other value.
+/// case, or the text or number `1` or `0`.
 pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     match value {
         AMQPValue::Boolean(value) => Some(*value),
@@ -124,7 +124,7 @@ pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     }
 }
 
-/// Returns a whole number; `None` for a number with a fraction, and for any other value.
+/// `None` for a number with a fraction.
 fn number(value: &AMQPValue) -> Option<i128> {
     Some(match value {
         AMQPValue::ShortShortInt(number) => (*number).into(),
@@ -146,7 +146,6 @@ pub(super) fn json(value: &AMQPValue, limit: usize) -> String {
     truncated(to_json(value).to_string(), limit)
 }
 
-/// Returns the beginning of a value, for an error.
 pub(super) fn excerpt(value: &AMQPValue) -> String {
     match value {
         // As JSON, a decimal number is a text in quotation marks.
@@ -155,7 +154,6 @@ pub(super) fn excerpt(value: &AMQPValue) -> String {
     }
 }
 
-/// Returns a table as a JSON object.
 pub(super) fn table(table: &FieldTable) -> Value {
     table.inner().iter().map(|(name, value)| (name.to_string(), to_json(value))).collect()
 }
@@ -248,7 +246,7 @@ pub(super) fn to_typed_json(value: &AMQPValue) -> Value {
     json!([kind.get_id().to_string(), content])
 }
 
-/// Converts a result of [`to_typed_json`] back to a value. Returns `None` for any other JSON.
+/// Converts a result of [`to_typed_json`] back to a value.
 pub(super) fn from_typed_json(typed: &Value) -> Option<AMQPValue> {
     let [Value::String(kind), content] = typed.as_array()?.as_slice() else { return None };
     let kind = kind.chars().next().and_then(AMQPType::from_id)?;
@@ -310,7 +308,6 @@ fn encoded_size(value: &AMQPValue) -> usize {
     }
 }
 
-/// Returns the size of the fields of a table in a message, in bytes.
 pub(super) fn table_size(table: &FieldTable) -> usize {
     let fields = table.inner().iter();
     fields.map(|(name, value)| 2 + name.as_str().len() + encoded_size(value)).sum()

@@ -13,7 +13,6 @@ pub(super) fn memory(delivery: &Delivery, decoded: &DecodedDelivery) -> usize {
     decoded_memory(decoded).max(delivery.data.len() + headers_memory(delivery))
 }
 
-/// Returns the approximate memory of an event or a dead letter, in bytes.
 pub(super) fn decoded_memory(decoded: &DecodedDelivery) -> usize {
     match decoded {
         Ok(event) => event.memory(),
@@ -21,12 +20,10 @@ pub(super) fn decoded_memory(decoded: &DecodedDelivery) -> usize {
     }
 }
 
-/// Returns the approximate memory of the headers of a delivery, in bytes.
 pub(super) fn headers_memory(delivery: &Delivery) -> usize {
     delivery.properties.headers().as_ref().map_or(0, weight)
 }
 
-/// Returns the approximate size of a table in memory, in bytes.
 fn weight(table: &FieldTable) -> usize {
     table.inner().iter().map(|(name, value)| name.as_str().len() + value_weight(value)).sum()
 }

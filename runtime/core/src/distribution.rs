@@ -68,7 +68,6 @@ struct PartitionShares<'a> {
 }
 
 impl<'a> PartitionShares<'a> {
-    /// Distributes the partitions of a stream among the instances that run it.
     fn distribute(
         &mut self,
         stream: &'a str,
@@ -119,7 +118,6 @@ impl<'a> PartitionShares<'a> {
         self.owned.entry(id).or_default().insert(part);
     }
 
-    /// Returns the number of partitions that an instance owns, over all streams.
     fn load(&self, id: u64) -> usize {
         self.owned.get(&id).map_or(0, BTreeSet::len)
     }

@@ -52,12 +52,12 @@ pub struct EventParts<'a> {
 /// An event of a stream. Events are immutable, and a clone shares the strings of the original.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Event {
-    /// The parts: key, id, type, source, content type, headers, data.
+    /// Key, id, type, source, content type, headers, data.
     parts: PackedStrings<7>,
     sequence: Option<u64>,
     time_us: Option<u64>,
     content: u64,
-    /// True if `content` compares the data as JSON.
+    /// `content` compares the data as JSON.
     is_json: bool,
     end: bool,
     is_store_numbered: bool,
@@ -73,11 +73,10 @@ const IS_END: u8 = 4;
 const HAS_DELAY: u8 = 8;
 const HAS_KEY: u8 = 16;
 const IS_STORE_NUMBERED: u8 = 32;
-/// The stored time is in µs. Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
+/// Without this flag, the stored time is in ms, as earlier versions of Ordain wrote it.
 const TIME_IS_IN_US: u8 = 64;
 const IS_FORWARDED: u8 = 128;
-/// The flags of an event, and of a message. If a stored form has another flag, it is damaged, or a newer version of
-/// Ordain wrote it.
+/// A stored form with another flag is damaged, or a newer version of Ordain wrote it.
 const EVENT_FLAGS: u8 = HAS_SEQUENCE | HAS_TIME | TIME_IS_IN_US | IS_END | IS_STORE_NUMBERED;
 const MESSAGE_FLAGS: u8 = HAS_DELAY | HAS_KEY | IS_END | IS_FORWARDED;
 
@@ -267,7 +266,7 @@ impl Event {
         self.content_digests().flat_map(move |content| [content, self.whole_digest(content)])
     }
 
-    /// Returns a digest of the source, the id and `content`. `content` is a digest of the type and the data.
+    /// `content` is a digest of the type and the data.
     fn whole_digest(&self, content: u64) -> u64 {
         digest([content, self.identity_digest()].map(u64::to_le_bytes).as_flattened())
     }
@@ -339,7 +338,6 @@ impl Event {
     }
 }
 
-/// Returns a digest of a type and of the bytes of the data.
 fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
     let mut hash = Xxh3Default::new();
     hash.update(kind);
@@ -348,7 +346,7 @@ fn byte_content(kind: &[u8], data: &[u8]) -> u64 {
     hash.digest()
 }
 
-/// Returns a digest of a type and of the data as JSON ([`json_digest`]); `None` if the data is not JSON.
+/// `None` if the data is not JSON.
 fn json_content(kind: &[u8], data: &[u8]) -> Option<u64> {
     let json = json_digest(data)?;
     Some(digest([digest(kind), json].map(u64::to_le_bytes).as_flattened()))
@@ -378,7 +376,7 @@ pub struct MessageParts<'a> {
 /// execute. The outbox publisher publishes the message after the commit that contains the message.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Message {
-    /// The parts: sink, key, type, content type, headers, data.
+    /// Sink, key, type, content type, headers, data.
     parts: PackedStrings<6>,
     delay_ms: Option<u64>,
     has_key: bool,
@@ -660,7 +658,6 @@ mod tests {
         assert!(typed("application/json", "[1").repeats(&typed("application/json", "[1")));
     }
 
-    /// The content type is no part of the content.
     #[test]
     fn content_type_does_not_distinguish_events() {
         for data in [r#"{ "a": 1 }"#, "[1", ""] {

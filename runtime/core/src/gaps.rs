@@ -118,12 +118,11 @@ impl GapEntry {
         Self { first, last, since: 0, waited, known_since: 0, rounds: 0, answers, end, until: 0 }
     }
 
-    /// Returns whether the missing event has arrived, from the source or by replay.
     pub(crate) fn has_arrived(&self) -> bool {
         matches!(self.end, GapEnd::Arrived | GapEnd::Replayed)
     }
 
-    /// Records the answer of a source: the number of found events, and the reason if the source failed.
+    /// `error` is the reason if the source failed.
     pub(crate) fn record_answer(&mut self, source: &Arc<str>, found: usize, error: Option<&str>) {
         let at =
             self.answers.iter().position(|known| known.source == *source).unwrap_or_else(|| {
@@ -261,7 +260,6 @@ impl GapHistory {
         }
     }
 
-    /// Returns the newest gap for modification.
     pub(crate) fn last_mut(&mut self) -> Option<&mut GapEntry> {
         Arc::make_mut(self.0.as_mut()?).last_mut()
     }
@@ -279,7 +277,7 @@ impl GapHistory {
         self.iter().any(|gap| gap.since == 0 || (gap.end != GapEnd::Open && gap.until == 0))
     }
 
-    /// Sets each missing time (0) to `now`, the time of the commit.
+    /// A missing time is 0, and `now` is the time of the commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
         if !self.lacks_times() {
             return;

@@ -78,7 +78,6 @@ impl IdTimes {
         self.iter().next_back().is_some_and(|newest| newest.since == 0)
     }
 
-    /// Sets the missing time of the newest stretch to `now`, the time of the applied commit.
     pub(crate) fn fill_times(&mut self, now: u64) {
         if self.lacks_time()
             && let Some(stretches) = &mut self.0
@@ -112,7 +111,7 @@ mod tests {
 
     const TTL: u64 = 1_000;
 
-    /// Returns the stretches of a key that settled one event at each of these times, from sequence 1 on.
+    /// The key settled one event at each of these times, from sequence 1 on.
     fn settled(times: impl IntoIterator<Item = u64>) -> IdTimes {
         let mut ids = IdTimes::default();
         for (sequence, time) in (1..).zip(times) {

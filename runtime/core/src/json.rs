@@ -17,11 +17,10 @@
 /// most this nesting. The limit also prevents an overflow of the stack by the recursion.
 const NESTING_LIMIT: u32 = 127;
 
-/// Arbitrary numbers that [`mix`] combines with its arguments.
+/// Arbitrary numbers for [`mix`].
 const LEFT_MASK: u64 = 0xa076_1d64_78bd_642f;
 const RIGHT_MASK: u64 = 0xe703_7ed1_a0b4_28db;
-/// Arbitrary numbers with which the digests of the kinds of values begin, so that for example the number 1 and the
-/// string "1" have different digests.
+/// Arbitrary seeds, so that for example the number 1 and the string "1" have different digests.
 const TEXT_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
 const NUMBER_SEED: u64 = 0xc2b2_ae3d_27d4_eb4f;
 const WORD_SEED: u64 = 0x1656_67b1_9e37_79f9;
@@ -64,7 +63,6 @@ struct ByteDigest {
     digest: u64,
     /// The bytes of the incomplete word, the first byte in the lowest bits.
     word: u64,
-    /// Number of all bytes.
     len: u64,
 }
 
@@ -128,20 +126,18 @@ impl JsonReader<'_> {
         }
     }
 
-    /// Returns the next non-blank byte, without skipping it.
     fn peek(&mut self) -> Option<u8> {
         self.skip_blanks();
         self.text.get(self.at).copied()
     }
 
-    /// Skips the next non-blank byte, and returns it.
     fn take(&mut self) -> Option<u8> {
         let byte = self.peek()?;
         self.at += 1;
         Some(byte)
     }
 
-    /// Skips the next byte if it is `byte`. Returns whether it has skipped the byte.
+    /// Returns whether it has skipped the byte.
     fn skip(&mut self, byte: u8) -> bool {
         let is_next = self.text.get(self.at) == Some(&byte);
         self.at += usize::from(is_next);
@@ -227,7 +223,7 @@ impl JsonReader<'_> {
         Some(token_digest(NUMBER_SEED, &self.text[start..self.at]))
     }
 
-    /// Skips one or more digits. Returns `None` if there is no digit.
+    /// Returns `None` if there is no digit.
     fn digits(&mut self) -> Option<()> {
         let start = self.at;
         while self.text.get(self.at).is_some_and(u8::is_ascii_digit) {
@@ -263,8 +259,7 @@ impl JsonReader<'_> {
         self.rest_of_string(digest)
     }
 
-    /// Adds the rest of a string to the digest of its beginning. In contrast to [`Self::string`], this function reads
-    /// single bytes, and reads escapes.
+    /// In contrast to [`Self::string`], reads single bytes and escapes.
     fn rest_of_string(&mut self, mut digest: ByteDigest) -> Option<u64> {
         loop {
             let byte = *self.text.get(self.at)?;
@@ -284,8 +279,8 @@ impl JsonReader<'_> {
         }
     }
 
-    /// Skips an escape after its backslash, and returns its character. Returns `None` for an escape that JSON does not
-    /// define, and for one half of a surrogate pair.
+    /// Starts after the backslash. Returns `None` for an escape that JSON does not define, and for one half of a
+    /// surrogate pair.
     fn escape(&mut self) -> Option<char> {
         let kind = *self.text.get(self.at)?;
         self.at += 1;

@@ -37,8 +37,8 @@ pub struct KeyRecord {
     pub attempts: u32,
     /// The number of replay rounds for event `next` that count towards `gap.attempts`.
     pub rounds: u32,
-    /// The number of times that the key was parked (stopped at an event). An operator's action contains this number, so
-    /// that the action has no effect if the key was released and parked again in the meantime.
+    /// An operator's action contains this number, so that the action has no effect if the key was released and parked
+    /// again in the meantime.
     pub park_count: u32,
     /// The extent of the key's events in the spill area: the part of the store that holds events before they can run.
     pub spilled: SpillExtent,
@@ -209,7 +209,6 @@ impl FailureInfo {
         self.exceeded().map(|exceeded| exceeded.limit)
     }
 
-    /// Returns the limit that the handler exceeded, with the value that the limit had.
     pub(crate) fn exceeded(&self) -> Option<ExceededLimit> {
         self.parts().0
     }
@@ -279,7 +278,6 @@ pub struct AheadRange {
 }
 
 impl AheadRange {
-    /// Returns the range, widened to contain the sequence.
     pub(crate) fn with(range: Option<&Self>, sequence: u64) -> Self {
         range.map_or(Self { first: sequence, last: sequence }, |range| Self {
             first: range.first.min(sequence),

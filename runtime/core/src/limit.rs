@@ -98,7 +98,6 @@ impl LimitValues {
     }
 }
 
-/// A limit that an event exceeded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ExceededLimit {
     pub(crate) limit: HandlerLimit,
@@ -107,13 +106,13 @@ pub(crate) struct ExceededLimit {
 }
 
 impl ExceededLimit {
-    /// Puts the tag of the limit before the text of a failure.
+    /// The tag precedes the text of a failure.
     pub(crate) fn tag(self, words: &str) -> String {
         let value = self.value.map(|value| format!(":{value}")).unwrap_or_default();
         format!("[{}{value}] {words}", self.limit.name())
     }
 
-    /// Separates the tag of a limit, if present, from the text of a failure.
+    /// The tag may be missing.
     pub(crate) fn untag(text: &str) -> (Option<Self>, &str) {
         let parsed = || {
             let (tag, words) = text.strip_prefix('[')?.split_once("] ")?;

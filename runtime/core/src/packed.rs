@@ -103,7 +103,6 @@ impl<const N: usize> PackedStrings<N> {
     }
 }
 
-/// Packs name and value pairs into one string of a [`PackedStrings`].
 pub(crate) fn pack_headers<'a>(headers: impl IntoIterator<Item = (&'a str, &'a str)>) -> Vec<u8> {
     let mut out = Vec::new();
     for (name, value) in headers {
@@ -126,7 +125,6 @@ impl<'a> HeaderIter<'a> {
         Self { rest }
     }
 
-    /// Checks that every pair can be decoded.
     pub(crate) fn check(mut self) -> Result<(), UnpackError> {
         while !self.rest.is_empty() {
             self.next().ok_or(UnpackError("headers"))?;

@@ -49,7 +49,6 @@ pub trait NumberedChunk {
     fn request_numbers(&mut self, numbers: &[u64]);
 }
 
-/// A part, and the numbers that the store gave to its messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct NumberedEntry<P> {
     chunk: P,
@@ -84,11 +83,10 @@ pub struct PublishHistory<P> {
     recent: VecDeque<NumberedEntry<P>>,
     /// The size of the parts in `recent`, in bytes.
     bytes: usize,
-    /// The newest outbox position whose messages are no longer in memory.
+    /// The newest position whose messages are no longer in memory.
     forgotten: Option<OutboxPosition>,
-    /// Parts that the store has lost, in order.
     lost: VecDeque<LostEntry<P>>,
-    /// The number of broken connections to the store, as counted when the newest answered call began.
+    /// The number of broken connections to the store when the newest answered call began.
     checked_disconnects: u64,
     /// The time when the newest answered call began, in ms.
     checked_at: u64,
@@ -282,7 +280,7 @@ impl<P: NumberedChunk + Clone> PublishHistory<P> {
 mod tests {
     use super::*;
 
-    /// A part with one message of 10 bytes.
+    /// The message has 10 bytes.
     #[derive(Debug, Clone, PartialEq, Eq)]
     struct TestChunk {
         place: OutboxPosition,

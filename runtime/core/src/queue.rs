@@ -73,7 +73,6 @@ pub struct QueueRecount {
     pub lost: u64,
 }
 
-/// A recount that is not finished.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 struct RunningRecount {
     result: QueueRecount,
@@ -87,7 +86,6 @@ struct ExpectedRun {
     run: QueueRun,
     /// The time when the writer put the run into the queue, in ms since 1970.
     at: u64,
-    /// True if the recount covers the run.
     is_recounted: bool,
 }
 
@@ -124,7 +122,6 @@ pub struct QueueCursor {
     removed: u64,
     /// The expected entries that the store has lost since the last call of [`QueueCursor::take_loss`].
     loss: QueueLoss,
-    /// The recount that is running.
     recount: Option<RunningRecount>,
 }
 
@@ -337,7 +334,7 @@ impl QueueCursor {
         self.delivered.back().map(|run| run.last)
     }
 
-    /// Returns the position of the delivered entry with this number; `None` if the cursor has delivered no such entry.
+    /// `None` if the cursor has delivered no such entry.
     fn position(&self, number: u64) -> Option<QueuePosition> {
         let at = self.delivered.partition_point(|run| run.last < number);
         let run = self.delivered.get(at).filter(|run| run.first <= number)?;

@@ -35,7 +35,6 @@ pub struct RolloutView<'a> {
 /// The facts that one instance remembers about the rollouts of a stream.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub struct RolloutMemory {
-    /// The highest rollout number that the instance knows.
     newest_number: u64,
     /// The rollout that this instance may replace with a rollout of a lower version. The value is the newest rollout
     /// whose build this instance offered. Until such a rollout exists, the value is the rollout that this instance

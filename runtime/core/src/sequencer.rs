@@ -16,7 +16,7 @@
 //! All parts call `reschedule` after they have changed a lane. The code of a lane (`lane`, with `held` and `chunk`)
 //! must never access another lane.
 
-/// Returns whether a deliberate fault is active; always `false` without the feature `faults`.
+/// Always `false` without the feature `faults`.
 macro_rules! fault {
     ($sequencer:expr, $fault:ident) => {{
         #[cfg(feature = "faults")]
@@ -89,7 +89,6 @@ pub struct Sequencer {
     lanes: LaneTable,
     window: DeliveryWindow,
     shards: Vec<ShardState>,
-    /// The lanes that may have an event to execute.
     ready: VecDeque<u32>,
     /// The lanes whose key record the sequencer has not requested yet.
     loads: VecDeque<u32>,
@@ -122,7 +121,6 @@ pub struct Sequencer {
     due: DueScan,
     jitter: Jitter,
     effects: VecDeque<Effect>,
-    /// `true` if the source has ended.
     source_has_ended: bool,
     /// Until this time, the sequencer does not apply `gap.on_exhausted`, because the source is unavailable or was
     /// unavailable recently.
@@ -434,7 +432,7 @@ impl Sequencer {
         self.serial
     }
 
-    /// Returns the number of keys for which a lane is available: unused lanes, and lanes that can be evicted.
+    /// Counts unused lanes, and lanes that can be evicted.
     fn room(&self) -> usize {
         let leaving = self.lanes.count(LaneList::Evictable);
         (self.settings.max_lanes + leaving).saturating_sub(self.lanes.len())

@@ -1,5 +1,4 @@
-//! The settings of a sequencer. This module defines only the meanings of the settings. The configuration of the process
-//! defines the default values and their reasons.
+//! The settings of a sequencer. The configuration of the process defines the default values and their reasons.
 
 use std::ops::Range;
 use std::sync::Arc;

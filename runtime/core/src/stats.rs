@@ -144,8 +144,7 @@ impl Stats {
         self.lanes_by_state[state as usize]
     }
 
-    /// Counts an answer of a replay source. `found` is the number of events in the answer, and `failed` is `true` if
-    /// the source failed.
+    /// `failed` is `true` if the source failed.
     pub(crate) fn count_answer(&mut self, source: usize, found: usize, failed: bool) {
         let Some(replays) = self.replays.get_mut(source) else { return };
         let count = match (found, failed) {

@@ -129,7 +129,7 @@ mod tests {
 
     const NOW_MS: u64 = 100 * RECORD_AGE_LIMIT;
 
-    /// Returns a run that was put into the queue `call` ms before [`NOW_MS`].
+    /// The run was put into the queue `call` ms before [`NOW_MS`].
     fn run(first: u64, last: u64, call: u64) -> (QueueRun, u64) {
         (QueueRun { first, last, history: 100 + call, call }, NOW_MS - call)
     }

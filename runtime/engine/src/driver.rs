@@ -42,11 +42,9 @@ pub use config::DriverConfig;
 pub use error::DriverError;
 pub use metrics::{CommitHistograms, PartitionMetrics};
 
-/// Maximum number of completions that the driver takes from its channel at one time.
 const COMPLETION_BATCH_LIMIT: usize = 8;
-/// Before a driver releases its partition, the driver waits until the messages of the partition are published. The
-/// driver stops waiting when the number of unpublished messages has been the same for `PUBLISH_IDLE_TIMEOUT`. The
-/// remaining messages, for example messages for a full queue, stay in the outbox.
+/// The driver releases its partition when all its messages are published, or when their number has not changed for this
+/// time. The remaining messages, for example messages for a full queue, stay in the outbox.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition: it passes inputs to the sequencer, and performs the effects that the sequencer returns.
@@ -59,43 +57,39 @@ pub struct Driver {
     handle: Arc<PartitionHandle>,
     sequencer: Sequencer,
     started: Instant,
-    /// Turns (runs of events of one key) that the driver will submit to the workers together.
+    /// The driver submits these turns to the workers together.
     turn_batch: Vec<Turn>,
     /// Keys whose records the driver must load. The driver requests all these records together as soon as the limit of
     /// concurrent loads and the memory budget of the sequencer allow another load.
     waiting_loads: Vec<(ordain_core::AttemptToken, ordain_core::Key)>,
-    /// Number of loads that are running.
     running_loads: usize,
     /// Requests to read spilled events (events that were moved from memory into the store). The driver has not sent
     /// these requests yet.
     waiting_reads: VecDeque<SpillReadRequest>,
-    /// Number of reads that are running.
     running_reads: usize,
     /// Size limit of one load of key records, in bytes; equal to the size limit of a commit. The store applies the
     /// limit, because only the store knows the sizes of the records. The store leaves out the records beyond the limit,
     /// and the driver requests these records in a later load.
     load_bytes: usize,
-    /// Running requests to the store and to the replay servers.
     store_requests: FuturesUnordered<StoreFuture>,
-    /// The replay sources, from which the driver requests missing events.
+    /// The sources of missing events.
     replay: Arc<replay::ReplaySources>,
     /// Deliveries that arrived from the source and that the driver has not passed to the sequencer yet.
     waiting_deliveries: VecDeque<(DecodedDelivery, FilePosition)>,
     source_ended: bool,
     source_availability: SourceAvailability,
     delivery_tracker: DeliveryTracker,
-    /// The error with which the source failed, if it failed.
+    /// Set if the source failed.
     source_failed: Option<DriverError>,
     block_log: BlockLog,
-    /// The number of unpublished messages, and the time of the newest change of this number. The value is `None` until
-    /// the driver drains the partition and waits only for the outbox publisher.
+    /// The number of unpublished messages, and the time of its newest change. `None` until the driver drains the
+    /// partition and waits only for the outbox publisher.
     unpublished: Option<(usize, Instant)>,
-    /// The value of [`Store::disconnects`] at the newest check. When the value changes, the driver notifies the
-    /// sequencer that the store may have gone back in time (lost its newest commits).
+    /// The value of [`Store::disconnects`] at the newest check. A change shows that the store may have gone back in
+    /// time.
     disconnects: u64,
     rollback_tracker: RollbackTracker,
-    /// `true` after the shutdown of the driver has begun. From then on, the driver only waits until the store has all
-    /// commits and the final checkpoint.
+    /// `true` while the driver only waits until the store has all commits and the final checkpoint.
     ending: bool,
     failed: Option<DriverError>,
     metrics: Arc<PartitionMetrics>,
@@ -104,12 +98,11 @@ pub struct Driver {
 /// The commits that the store lost, and the requests for a store check that the driver has not answered yet.
 #[derive(Default)]
 struct RollbackTracker {
-    /// The number of repeated commits that the driver has logged.
     logged: u64,
-    /// For each shard (slice of the store), the oldest and the newest lost commit that the driver has not logged yet.
+    /// For each shard, the oldest and the newest lost commit that is not logged yet.
     lost_commits: BTreeMap<u32, (u64, u64)>,
-    /// Requests for a check whether the store has all commits ([`Completion::StoreCheck`]). The driver answers these
-    /// requests when each shard has confirmed that it has all commits.
+    /// Requests for a check of the store ([`Completion::StoreCheck`]). The driver answers them when each shard has
+    /// confirmed that it has all commits.
     waiting_checks: Vec<oneshot::Sender<()>>,
 }
 
@@ -255,8 +248,7 @@ impl Driver {
         }
     }
 
-    /// Handles a change of the ownership to `phase`: begins to drain the partition, or fails if this instance has lost
-    /// the partition. Returns `phase`.
+    /// Begins to drain the partition, or fails if this instance has lost the partition. Returns `phase`.
     fn enter_phase(&mut self, phase: OwnershipPhase) -> Result<OwnershipPhase, DriverError> {
         if phase == OwnershipPhase::Lost {
             return Err(DriverError::Fenced);
@@ -284,9 +276,8 @@ impl Driver {
         ParkedSearch::start(&self.store, &self.partition, rollout, settings)
     }
 
-    /// Switches this partition to another handler version. The new version also executes the turns that no worker has
-    /// begun. If `active` is `None` (this process lacks the version), passes these turns back to the sequencer, and
-    /// does not execute them. Returns the rollout of the new version; `None` if `active` is `None`.
+    /// The new version also executes the turns that no worker has begun. If `active` is `None` (this process lacks the
+    /// version), passes these turns back to the sequencer. Returns the rollout of the new version.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);
@@ -460,9 +451,9 @@ impl Driver {
         }
     }
 
-    /// Passes waiting deliveries to the sequencer, as many as the sequencer and the delivery tracker allow. Afterwards,
-    /// in a run with `once`, reports the end of the source if the source has ended and no delivery waits. Does nothing
-    /// while the driver drains the partition.
+    /// Passes as many waiting deliveries to the sequencer as it and the delivery tracker allow. Afterwards, in a run
+    /// with `once`, reports the end of the source if no delivery waits. Does nothing while the driver drains the
+    /// partition.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
             return;
@@ -533,9 +524,8 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Begins the shutdown of the driver: makes the final checkpoint due. If the store is of a kind that can go back in
-    /// time, also starts a check whether the store has all commits. The driver must repeat a lost commit before it
-    /// ends, because only the driver's memory still has the commit.
+    /// Makes the final checkpoint due. If the store can go back in time, also starts a check whether the store has all
+    /// commits: only the driver's memory still has a lost commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());
@@ -570,10 +560,10 @@ impl Driver {
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 
-    /// Handles the failure of a source. The source may be unable to deliver its events a second time. The driver
-    /// therefore continues until each delivered event is settled or held in the store. The sequencer moves waiting
-    /// events into the store after `spill_after`. The driver ends earlier if a stopped key blocks the partition
-    /// ([`DriverError::KeyFull`]), if this instance releases or has lost the partition, or if the driver itself fails.
+    /// The source may be unable to deliver its events a second time. The driver therefore continues until each
+    /// delivered event is settled or held in the store. The sequencer moves waiting events into the store after
+    /// `spill_after`. The driver ends earlier if a stopped key blocks the partition ([`DriverError::KeyFull`]), if this
+    /// instance releases or has lost the partition, or if the driver itself fails.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

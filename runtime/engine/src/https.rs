@@ -14,7 +14,7 @@ pub fn agent(url: &str) -> ConfigBuilder<AgentScope> {
     if url.starts_with("https:") { config.tls_config(tls()) } else { config }
 }
 
-/// Returns the TLS configuration with the machine's trusted certificates. The process reads the certificates once.
+/// The process reads the certificates once.
 fn tls() -> TlsConfig {
     static ROOT_CERTIFICATES: LazyLock<RootCerts> = LazyLock::new(|| {
         let found = rustls_native_certs::load_native_certs();

@@ -13,8 +13,8 @@ use ordain_store::Partition;
 #[derive(Debug, Default)]
 pub struct LossCounts {
     lost_events: AtomicU64,
-    /// For each shard that has gone back in time: the number of times that this process has found a loss of the
-    /// partition's data in the shard.
+    /// For each shard that has gone back in time, the number of losses of the partition's data that this process has
+    /// found.
     rollbacks: Mutex<BTreeMap<u32, u64>>,
 }
 
@@ -37,7 +37,6 @@ impl LossCounts {
         *self.lock_rollbacks().entry(shard).or_default() += 1;
     }
 
-    /// Records that each of these shards has gone back in time, and has lost data of the partition.
     pub(crate) fn add_rollbacks(&self, shards: &[usize]) {
         for shard in shards {
             self.add_rollback(*shard as u32);
@@ -54,8 +53,8 @@ impl LossCounts {
     }
 }
 
-/// Logs that a shard (slice of the store) lost events of a partition, and adds the loss to `counts`. `safe` is the
-/// value of [`EventsLost::safe`]. `words` describe the loss and the action that the producers must take.
+/// Adds the loss to `counts`. `safe` is the value of [`EventsLost::safe`]. `words` describe the loss and the action
+/// that the producers must take.
 pub(crate) fn report_lost_events(
     partition: &Partition,
     shard: u32,

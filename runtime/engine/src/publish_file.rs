@@ -31,8 +31,8 @@ use tokio::sync::watch;
 /// The run publishes the collected events when their number reaches this limit, or when no more deliveries of the
 /// reader wait.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// Number of store rollbacks (losses of the newest writes) at which a run fails. After each earlier rollback, the run
-/// reads the file again from the oldest checkpoint of the file (each shard of the store has a checkpoint).
+/// A run fails at this number of losses of the store's newest writes. After each earlier one, the run reads the file
+/// again from the oldest of the shards' checkpoints.
 const REWIND_ATTEMPTS: usize = 5;
 
 /// Maximum number of missing files that the checkpoint keeps. If such a file returns, a run publishes the rest of the
@@ -158,8 +158,8 @@ struct RunCounts {
 }
 
 impl RunCounts {
-    /// Records that the run starts to read a file after the first `lines` lines. After the store went back in time, the
-    /// run may read the same file a second time, from another line on.
+    /// The run starts after the first `lines` lines. After the store went back in time, it may read the same file a
+    /// second time, from another line on.
     fn start(&mut self, file: FileId, lines: u64) {
         let first = self.first_lines.entry(file).or_insert(lines);
         *first = lines.min(*first);
@@ -181,18 +181,17 @@ enum PublishEnd {
     StoreRolledBack,
 }
 
-/// The device and the inode of a file.
 type FileId = (u64, u64);
 
-/// The input of a run (one execution of `ordain publish`).
+/// The input of one execution of `ordain publish`.
 #[derive(Clone, Copy)]
 struct PublishInput<'a> {
     /// The path of the file; `None` for standard input.
     path: Option<&'a Path>,
     /// The name of the file for messages.
     name: &'a str,
-    /// The older files that this run has published to their ends. Such a file may end with blank lines. Without this
-    /// list, these lines would count as unpublished.
+    /// The older files that this run has published to their ends. Without this list, blank lines at the end of such a
+    /// file would count as unpublished.
     finished: &'a [FileId],
 }
 
@@ -205,7 +204,7 @@ struct NextFile {
     older: Option<FileId>,
 }
 
-/// Publishes the next file from its checkpoint on, or from its beginning if the file has no usable checkpoint.
+/// Without a usable checkpoint, publishes the file from its beginning.
 async fn publish_once(
     publisher: &mut StreamPublisher,
     decoder: EventDecoder,
@@ -294,8 +293,7 @@ async fn publish_once(
                 return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
-                // The user is expected to correct the invalid line, so the fingerprint in the checkpoint covers only
-                // the lines before this line.
+                // The fingerprint ends before the invalid line, because a user is expected to correct it.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
@@ -320,19 +318,18 @@ async fn publish_once(
     })
 }
 
-/// The checkpoints of a file: each shard (slice of the store) has one checkpoint.
+/// Each shard has one checkpoint of the file.
 struct Checkpoints {
-    /// The name of the marks (named records in the store) that contain the checkpoints.
+    /// The marks with this name contain the checkpoints.
     name: String,
-    /// A random number that is part of all checkpoints that this pass over the file writes. The number distinguishes
-    /// these checkpoints from all other checkpoints.
+    /// A random number that distinguishes the checkpoints of this pass over the file from all other checkpoints.
     run: u64,
     /// The checkpoint of each shard, as this run most recently read or wrote it.
     marks: Vec<Option<Bytes>>,
-    /// The files of earlier runs that were missing when a later run continued with another file, the oldest first.
+    /// These files were missing when a later run continued with another file. The oldest is first.
     lost: Vec<FileProgress>,
-    /// If this run now publishes a file of `lost`: the index of this file in `lost`, and the progress in the file with
-    /// which the run continues afterwards.
+    /// The index in `lost` of the file that this run now publishes, and the progress with which the run continues
+    /// afterwards.
     returned: Option<(usize, FileProgress)>,
 }
 
@@ -344,7 +341,7 @@ impl Checkpoints {
         Ok(Self { name, run: rand::random(), marks, lost, returned: None })
     }
 
-    /// Opens the file that the run publishes next: the oldest file with unpublished lines.
+    /// The next file is the oldest one with unpublished lines.
     fn next_file(&mut self, path: &Path, input: PublishInput<'_>) -> std::io::Result<NextFile> {
         let is_finished = |lost: &FileProgress| input.finished.contains(&(lost.device, lost.inode));
         self.lost.retain(|lost| !is_finished(lost));
@@ -377,7 +374,7 @@ impl Checkpoints {
         Ok(NextFile { file, path: path.to_owned(), position, older: None })
     }
 
-    /// Adds a missing file to `lost`. If `lost` then has more than [`LOST_FILES_LIMIT`] files, removes the oldest ones.
+    /// Removes the oldest files above [`LOST_FILES_LIMIT`].
     fn keep_lost(&mut self, file: &FileProgress) {
         self.lost.retain(|lost| !has_same_identity(lost, file));
         let mut file = file.clone();
@@ -387,9 +384,8 @@ impl Checkpoints {
         self.lost.drain(..surplus);
     }
 
-    /// Searches for the first file of `lost` that has returned to the folder and has unpublished lines. Returns the
-    /// index of this file, and the open file. `live` is the open file of the path. If an operator has put a file of
-    /// `lost` back at the path, this method omits the file: the run publishes it like any other file at the path.
+    /// Returns the first file of `lost` that has returned to the folder and has unpublished lines, with its index.
+    /// `live` is the open file of the path. A file at the path is omitted, because the run publishes it anyway.
     fn returned_file(
         &self,
         live: &File,
@@ -458,8 +454,7 @@ impl ResumePoint {
     }
 }
 
-/// Returns the missing files of earlier runs in the checkpoints of all shards. If the shards have different positions
-/// in a file, returns the lowest position.
+/// Returns the missing files in the checkpoints of all shards, each with the lowest position.
 fn lost_files(of_shards: &[Option<Bytes>]) -> Vec<FileProgress> {
     let mut all: Vec<FileProgress> = Vec::new();
     for stored in of_shards.iter().flatten() {
@@ -515,9 +510,8 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Returns the oldest file with unpublished lines among the file of the previous run and the newer files in `rotated`.
-/// Returns `None` if there is no such file. `found` is the file of the previous run, if the folder contains it.
-/// `missing` are the missing files of earlier runs. `live` is the open file of the path.
+/// Returns the oldest file with unpublished lines among `found`, the file of the previous run, and the newer files in
+/// `rotated`. `missing` are the missing files of earlier runs. `live` is the open file of the path.
 fn next_older_file(
     last: &FileProgress,
     found: Option<(PathBuf, Arc<File>)>,
@@ -578,8 +572,7 @@ fn find_last_file(
     Ok(None)
 }
 
-/// Returns an older file that the run must publish from a position on. Returns `None` if the file has no bytes after
-/// the position, or if this run has published the file to its end.
+/// Returns `None` if the file has no bytes after the position, or if this run has published the file to its end.
 fn unfinished_file(
     path: PathBuf,
     file: Arc<File>,
@@ -701,7 +694,6 @@ async fn publish_batch(
     Ok((ends.pop(), stop))
 }
 
-/// Returns the fingerprint of a file up to a position.
 fn read_fingerprint(file: &File, position: FilePosition) -> std::io::Result<ReadFingerprint> {
     let head = TailFingerprint::read(file, position.offset.min(TAIL_LIMIT_BYTES as u64))?;
     Ok(ReadFingerprint::new(head.bytes(), &TailFingerprint::read(file, position.offset)?))

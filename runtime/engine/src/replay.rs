@@ -51,8 +51,8 @@ impl ReplayAnswer {
 /// Maximum number of requests of this process to replay servers at one time. Each request occupies a thread of the pool
 /// for blocking calls, which the embedded store uses too.
 const REQUEST_LIMIT: usize = 128;
-/// Divisor of `memory_budget`: the answers of the requests in progress may use one eighth of this budget. The events
-/// that a query has already collected do not count.
+/// The answers of the requests in progress may use one eighth of `memory_budget`. The events that a query has already
+/// collected do not count.
 const ANSWER_MEMORY_DIVISOR: usize = 8;
 
 /// Limits for the number of requests to replay servers at one time: one limit for each host (the origin of a server's
@@ -190,7 +190,6 @@ impl ReplaySources {
     }
 }
 
-/// Returns the sequences in `missing` for which `found` has no event.
 fn not_found(
     missing: &[RangeInclusive<u64>],
     found: &[(u64, Arc<Event>)],
@@ -223,8 +222,7 @@ mod tests {
 
     use super::*;
 
-    /// Opens a store that retains events of key `a`, from sequence 1 on. `sizes` contains the size of the data of each
-    /// event, in bytes.
+    /// The store retains events of key `a`, from sequence 1 on. `sizes` contains the size of each event's data.
     async fn sources(redis: &Redis, sizes: &[usize]) -> ReplaySources {
         let options = RedisOptions {
             address: RedisAddress::parse(&redis.url()).expect("a URL"),

@@ -55,9 +55,8 @@ pub use status::{BrokerWait, RunPhase, RunStatus};
 /// publisher.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Interval between two checks of the settings of the store's servers.
 const SERVER_CHECK_INTERVAL: Duration = Duration::from_mins(5);
-/// Interval between two checks whether the connection to the store broke.
+/// How often the run checks whether the connection to the store broke.
 const SERVER_WATCH_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A function that ends the intake of events over HTTP. If the run failed, the argument is the text of the error. After
@@ -359,8 +358,7 @@ impl<'a> PreparedRun<'a> {
     }
 }
 
-/// Ends the outbox publisher after a successful run. `unpublished` is the number of messages that the drivers have left
-/// unpublished.
+/// `unpublished` is the number of messages that the drivers have left unpublished.
 async fn end_publishing(
     mut publishing: JoinSet<Result<(), PublisherError>>,
     unpublished: usize,
@@ -411,8 +409,7 @@ fn losses_of(
     Arc::clone(&status.partition(&partition).losses)
 }
 
-/// Logs the settings of the store's servers that can make the store lose data. Checks these settings regularly, and
-/// soon after a connection to the store broke. This function never returns.
+/// The settings are checked regularly, and soon after a connection to the store broke. Never returns.
 async fn watch_store_servers(store: &Arc<dyn Store>) {
     let mut disconnects = store.disconnects();
     let mut checked_at = Instant::now();

@@ -27,7 +27,6 @@ pub(crate) use watermark::PublishWatermark;
 
 use ordain_store::Mark;
 
-/// A sink to which the outbox publisher appends encoded messages, one per line.
 #[derive(Debug)]
 pub(crate) enum LineSink {
     /// A file that contains each message exactly once. In one write, the store removes messages from the outbox and
@@ -52,11 +51,10 @@ impl LineSink {
         }
     }
 
-    /// If all appended data is synced and the sink's path no longer leads to the open file, opens the file that now has
-    /// the path. This is necessary, for example, after log rotation has renamed or removed the open file. If no file
-    /// has the path, creates a file. Returns a mark if the sink has opened another file. The caller must store this
-    /// mark before it appends. The mark also replaces the marks of this sink in all pending runs. A pending run
-    /// contains messages that the store does not record as published yet.
+    /// Opens the file at the sink's path if all appended data is synced and the path no longer leads to the open file,
+    /// for example after log rotation. Creates a missing file. Returns a mark if another file is open now, which the
+    /// caller must store before it appends. It replaces the marks of this sink in all pending runs, whose messages the
+    /// store does not record as published yet.
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -81,10 +79,9 @@ impl LineSink {
         }
     }
 
-    /// Makes all data that was appended to a file durable. `unsynced` contains the lines that were appended since the
-    /// previous sync. If another process removed or truncated the file before the sync had ended, writes these lines a
-    /// second time. In this case, returns a mark that replaces the marks of this sink in all pending runs. Otherwise
-    /// returns `None`.
+    /// Makes the appended data of a file durable. `unsynced` contains the lines since the previous sync. If another
+    /// process removed or truncated the file before the sync had ended, writes them a second time, and returns a mark
+    /// that replaces the marks of this sink in all pending runs.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),

@@ -91,8 +91,7 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
         || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// Returns whether a browser may have sent the request for a web page of another origin: the request has the header
-/// `Origin`, or `Sec-Fetch-Site` names another site.
+/// True if the request has the header `Origin`, or if `Sec-Fetch-Site` names another site.
 fn is_from_web_page(headers: &HeaderMap) -> bool {
     let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
     headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))

@@ -57,8 +57,7 @@ const ADMIN_LIMITS: ListenerLimits = ListenerLimits {
     request: Duration::from_secs(40),
 };
 
-/// Time for which a closing listener waits for the requests in progress. Afterwards the listener closes their
-/// connections.
+/// After this time, the listener closes the connections with requests in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The admin listener. Dropping this value closes the listener and its connections immediately.
@@ -68,7 +67,6 @@ pub struct AdminListener {
     serving: JoinHandle<()>,
 }
 
-/// The data that all requests and the background tasks of the listener share.
 struct AdminState {
     loaded: LoadedConfig,
     /// True if the process accepts events over HTTP as soon as its store is open.
@@ -82,8 +80,7 @@ struct AdminState {
 }
 
 impl AdminState {
-    /// Creates the state. `once` states whether the process runs with `--once`. A process with `--once` accepts no
-    /// events over HTTP.
+    /// `once` states whether the process runs with `--once`: it then accepts no events over HTTP.
     fn new(
         loaded: &LoadedConfig,
         once: bool,

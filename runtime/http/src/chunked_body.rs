@@ -10,11 +10,10 @@ use bytes::{Buf, Bytes};
 use hyper::body::{Body, Frame, SizeHint};
 use tokio::sync::OwnedSemaphorePermit;
 
-/// Size of a chunk, in bytes.
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The unsent rest of a response, and the permit that the response holds: a permit for a query of the store, or for the
-/// bytes of a request. `_permit` is `None` if the response holds no permit.
+/// The unsent rest of a response. `_permit` is for a query of the store, or for the bytes of a request; `None` if the
+/// response holds no permit.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,

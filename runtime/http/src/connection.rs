@@ -25,7 +25,6 @@ use tokio::time::Instant;
 
 use ordain_util::shutdown::shutdown_requested;
 
-/// The limits for the callers of a listener.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct ListenerLimits {
     /// The listener's name in the log.
@@ -33,14 +32,12 @@ pub(crate) struct ListenerLimits {
     /// Maximum number of connections. At the limit, a new connection replaces the oldest idle connection. If no
     /// connection is idle, the new connection waits until another connection ends.
     pub(crate) connections: usize,
-    /// Maximum size of a request's headers, in bytes.
     pub(crate) header_bytes: usize,
-    /// Maximum number of headers of a request.
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
-    /// `true` if a caller receives the response even after the caller has closed its side of the connection. With
-    /// `true`, the listener also processes the requests of callers that have disconnected.
+    /// A caller receives the response even after it has closed its side of the connection. With `true`, the listener
+    /// also processes the requests of callers that have disconnected.
     pub(crate) half_close: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
     /// previous response. With `keep_alive`, the time therefore includes the pause before the request.
@@ -64,7 +61,6 @@ const LINGER_BUFFER_BYTES: usize = 16 << 10;
 /// files.
 const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// A connection that the listener has accepted, with the task that serves it.
 struct OpenConnection {
     is_busy: Arc<AtomicBool>,
     serving: AbortHandle,
@@ -122,8 +118,7 @@ fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
-/// Serves the requests of a connection, and closes the connection in such a way that the caller receives the last
-/// response.
+/// Closes the connection in such a way that the caller receives the last response.
 async fn serve_connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -139,8 +134,7 @@ async fn serve_connection(
     }
 }
 
-/// Serves the requests of a connection. Returns `Continue` if the caller may still be sending a request that this
-/// function no longer reads.
+/// Returns `Continue` if the caller may still be sending a request that this function no longer reads.
 async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -210,9 +204,8 @@ async fn serve_requests(
     }
 }
 
-/// Discards the bytes that the caller still sends. If the connection were closed immediately, the operating system
-/// would answer these bytes with a reset. A caller that sends its whole request before it reads the response would then
-/// lose the response.
+/// If the connection were closed immediately, the operating system would answer the bytes that the caller still sends
+/// with a reset. A caller that sends its whole request before it reads the response would then lose the response.
 async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let _ = stream.shutdown().await;
     let mut discarded = vec![0; LINGER_BUFFER_BYTES];
@@ -308,11 +301,9 @@ mod tests {
 
     const LIMITS: ListenerLimits = crate::ingress::INGRESS_LIMITS;
 
-    /// The time after which `/slow` answers.
     const SLOW_RESPONSE_DELAY: Duration = Duration::from_secs(70);
 
-    /// Starts a connection to a listener with the limits of the ingress. `/` answers a request without reading the body
-    /// of the request.
+    /// The limits are those of the ingress. `/` answers a request without reading its body.
     fn connect() -> DuplexStream {
         let slow = async || {
             tokio::time::sleep(SLOW_RESPONSE_DELAY).await;
@@ -331,7 +322,6 @@ mod tests {
         client
     }
 
-    /// Reads bytes until they end with `body`, and returns them as text.
     async fn response(client: &mut DuplexStream, body: &str) -> String {
         let mut received = Vec::new();
         while !received.ends_with(body.as_bytes()) {

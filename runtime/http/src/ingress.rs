@@ -51,10 +51,9 @@ use ordain_publish::AssignError;
 use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 
-/// The limits of connections. A producer usually keeps its connection open. Load balancers usually close an idle
-/// connection after 60 seconds. The listener waits longer, so that it does not close a connection on which a load
-/// balancer is about to send a request. The limit of headers is high because each attribute of an event is a header in
-/// the binary mode of CloudEvents.
+/// A producer usually keeps its connection open. Load balancers usually close an idle connection after 60 seconds. The
+/// listener waits longer, so that it does not close a connection on which a load balancer is about to send a request.
+/// The limit of headers is high because each attribute of an event is a header in the binary mode of CloudEvents.
 pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
@@ -78,8 +77,7 @@ const WEBHOOK_ALLOWED_RATE: &str = "webhook-allowed-rate";
 /// and the stream takes events from its queue. Both make room for a new request.
 const RETRY_AFTER_SECONDS: u64 = 1;
 
-/// Time for which a closing listener waits for the requests in progress. Afterwards the listener closes their
-/// connections.
+/// After this time, the listener closes the connections with requests in progress.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Time limit for the body of a request, counted from the end of the request's headers.
@@ -95,18 +93,16 @@ pub struct IngressListener {
     serving: JoinHandle<()>,
 }
 
-/// The state that all requests share.
 struct IngressState {
     streams: BTreeMap<Arc<str>, Intake>,
     /// The state of the run. If the queue of a stream is full, the answer to a request contains the state of this
     /// stream.
     figures: Arc<RunStatus>,
-    /// Maximum size of a request body, in bytes.
     request_size: usize,
     /// Permits for the bodies of all requests in progress: one permit for each byte.
     body_permits: Arc<Semaphore>,
-    /// The reason why the processing of the streams has failed, for example because the store lost its data. The
-    /// process then ends. Empty before a failure.
+    /// Contains a reason after the processing of the streams has failed, for example because the store lost its data.
+    /// The process then ends.
     failure: OnceLock<String>,
 }
 
@@ -223,7 +219,6 @@ fn router(app: &Arc<IngressState>, guard: AccessRule, figures: &Arc<RunStatus>) 
         .with_state(Arc::clone(app))
 }
 
-/// Counts requests by the status of their responses.
 async fn count_requests(
     State(figures): State<Arc<RunStatus>>,
     request: Request,
@@ -234,8 +229,8 @@ async fn count_requests(
     answer
 }
 
-/// Handles `OPTIONS /v1/streams/{stream}/events`, the request of a sender of webhooks for the permission to send
-/// events. The access control has already accepted the request, so its sender gets the permission.
+/// A sender of webhooks requests the permission to send events. The access control has already accepted the request, so
+/// its sender gets the permission.
 async fn allow_webhook(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
@@ -267,16 +262,16 @@ fn no_events(headers: &HeaderMap) -> ProblemDetails {
     ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, words)
 }
 
-/// Returns the error for a request whose events the store has not made durable in time. The error contains the reason
-/// why requests to the store fail, if the reason is known.
+/// The store has not made the events durable in time. The error contains the reason why requests to the store fail, if
+/// the reason is known.
 fn no_answer(intake: &Intake) -> ProblemDetails {
     let reason = intake.store_failure().map_or_else(String::new, |words| format!(" ({words})"));
     let words = format!("the store has not answered within {STORE_TIMEOUT:?}{reason}: try again");
     ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS)
 }
 
-/// Rejects a whole request if one of its events is unreachable: the key of the event has no earlier events, and could
-/// never reach the sequence of the event.
+/// Rejects the whole request if the key of one of its events has no earlier events, and could never reach the sequence
+/// of the event.
 async fn check_reachable(intake: &Intake, found: &BodyEvents) -> Result<(), ProblemDetails> {
     let search = intake.unreachable_events(&found.events);
     let Ok(unreachable) = timeout(STORE_TIMEOUT, search).await else {
@@ -304,8 +299,7 @@ async fn check_reachable(intake: &Intake, found: &BodyEvents) -> Result<(), Prob
     }))
 }
 
-/// Handles `POST /v1/streams/{stream}/events`: checks all events of the request, writes them to the store, and confirms
-/// them when they are durable.
+/// Checks all events of the request, writes them to the store, and confirms them when they are durable.
 async fn receive_events(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
@@ -407,8 +401,8 @@ impl IngressState {
         })
     }
 
-    /// Returns the error for a request that does not fit into a queue of the stream. If a partition of the stream in
-    /// this process receives no events, the queue may stay full, so the error contains the reason.
+    /// If a partition of the stream in this process receives no events, the queue may stay full, so the error contains
+    /// the reason.
     fn full_queue(&self, stream: &str, limit_setting: &str) -> ProblemDetails {
         let mut words = format!(
             "the queue of the stream has reached the limit `source.{limit_setting}`: try again"
@@ -431,9 +425,8 @@ impl IngressState {
         Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS))
     }
 
-    /// Reads a whole body, and takes memory permits for its bytes when they arrive. A client that announces a large
-    /// body and does not send it therefore takes no permits. Returns the body and its permits (`None` for an empty
-    /// body).
+    /// Takes memory permits for the bytes of the body when they arrive. A client that announces a large body and does
+    /// not send it therefore takes no permits. Returns the body and its permits (`None` for an empty body).
     async fn body(
         &self,
         body: Body,
@@ -471,9 +464,8 @@ impl IngressState {
     }
 }
 
-/// Returns the error of one event of a request, as the producer receives it. `place` locates the event in the request:
-/// `line` with a line number, or `index` with the index of the event. `place` is `None` if the request is a single
-/// event.
+/// `place` locates the event in the request: `line` with a line number, or `index` with the index of the event; `None`
+/// if the request is a single event.
 fn event_error(
     place: Option<(&str, usize)>,
     key: Option<&str>,
@@ -511,8 +503,8 @@ impl From<BodyError> for ProblemDetails {
     }
 }
 
-/// Builds the response to an accepted request. The response lists the accepted events. The response occupies the
-/// request's memory permits (`room`) until the producer has received nearly all of the response.
+/// The response lists the accepted events. It occupies the request's memory permits (`room`) until the producer has
+/// received nearly all of it.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     let body = Body::new(ChunkedBody::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()

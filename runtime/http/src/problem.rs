@@ -9,7 +9,6 @@ use serde_json::{Value, json};
 use ordain_store::StoreError;
 use ordain_wasm::HandlerSetupError;
 
-/// An error response with problem details as its body.
 #[derive(Debug)]
 pub(crate) struct ProblemDetails {
     status: StatusCode,
@@ -50,13 +49,11 @@ impl ProblemDetails {
         Self::new(StatusCode::UNAUTHORIZED, detail)
     }
 
-    /// Sets the errors of single events of the request.
     pub(crate) fn with_errors(mut self, errors: Vec<Value>) -> Self {
         self.errors = errors;
         self
     }
 
-    /// Sets the streams that are not ready, each with the reason.
     pub(crate) fn with_streams(mut self, streams: Vec<Value>) -> Self {
         self.streams = streams;
         self

@@ -40,8 +40,8 @@ pub(super) struct AssignChanges<'a> {
     pub(super) batch: OwnedWriteBatch,
     counters: HashMap<&'a str, KeyCounter>,
     queues: BTreeMap<u32, QueueAppend>,
-    /// A random number of this call. If the store goes back in time and another call then writes entries with the same
-    /// numbers, the random number distinguishes the entries of the two calls.
+    /// If the store goes back in time and another call then writes entries with the same numbers, this random number
+    /// distinguishes the entries of the two calls.
     nonce: u64,
     /// The ids, retained messages and blocks to write into the table `log`, by table key; `None` removes the entry.
     log: HashMap<Vec<u8>, Option<Vec<u8>>>,
@@ -52,16 +52,12 @@ pub(super) struct AssignChanges<'a> {
     pub(super) earliest: u64,
 }
 
-/// A queue to which this call adds entries.
 struct QueueAppend {
     queue: QueueEndsRecord,
-    /// The number of the last entry before this call.
     before: u64,
-    /// The history digest of the entries that this call adds.
     history: u64,
 }
 
-/// The error of a call that assigned nothing.
 pub(super) enum AssignFailure {
     Engine(fjall::Error),
     Store(StoreError),
@@ -342,9 +338,8 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// Processes a producer's message. If the producer has numbered the message, this number identifies the message;
-    /// otherwise its id identifies it. If the destination numbers no messages, every message is new. Refuses a lost
-    /// message that would not get its earlier number.
+    /// If the producer has numbered the message, this number identifies it; otherwise its id does. If the destination
+    /// numbers no messages, every message is new. Refuses a lost message that would not get its earlier number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -534,8 +529,7 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// Calls `visit` for each reader of the destination that has an unexpired record of a key. The arguments are the
-    /// record and the name of the reader.
+    /// The arguments are the unexpired record of the key and the name of the reader.
     fn each_reader(
         &self,
         key: &str,
@@ -640,8 +634,7 @@ impl<'a> AssignChanges<'a> {
         Ok(sequence)
     }
 
-    /// Returns the counter of a key; a new counter if the store has no counter of the key, or if the stored counter has
-    /// expired.
+    /// Returns a new counter if the store has none, or if the stored counter has expired.
     fn counter(&self, key: &str, numbers: &NumberingSettings) -> Result<KeyCounter, AssignFailure> {
         let counter = match self.counters.get(key) {
             Some(counter) => Some(*counter),
@@ -701,8 +694,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-/// Removes an entry of the time index, and the expired records that the entry lists. Returns the number of listed
-/// records.
+/// An entry of the time index lists the expired records. Returns their number.
 pub(super) fn remove_expired(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,

@@ -106,8 +106,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Checks one write and applies it. First reads all entries on which the write depends. If one of these entries is
-    /// damaged, the store refuses the whole write, and the write changes nothing.
+    /// First reads all entries on which the write depends. If one of these entries is damaged, the store refuses the
+    /// whole write, and the write changes nothing.
     fn check_and_apply(
         &mut self,
         index: usize,
@@ -219,7 +219,6 @@ impl<'a> BatchChanges<'a> {
         self.letters(&write.letters);
     }
 
-    /// Applies the change of the state, and returns the location of the new state.
     fn state<'s>(
         &mut self,
         change: &'s StateUpdate,
@@ -256,9 +255,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Replaces the expiry entry of the key record, or removes the entry if the key record no longer expires. Keeps an
-    /// entry whose time is not later than the new expiry time. When the time of the entry comes, the sweep moves the
-    /// entry. One such move costs less than a move with every write.
+    /// Keeps an expiry entry whose time is not later than the new expiry time: when the time of the entry comes, the
+    /// sweep moves it. One such move costs less than a move with every write.
     fn expiry(&mut self, table_key: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
@@ -299,8 +297,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Writes the orphan dead letters, which belong to no write. Returns the indexes of the orphan dead letters that
-    /// are not new, because the store already has them or the batch repeats them.
+    /// Returns the indexes of the orphan dead letters that are not new, because the store already has them or the batch
+    /// repeats them.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,
@@ -364,7 +362,6 @@ struct RelatedEntries {
     old_ids: Vec<Slice>,
 }
 
-/// Returns the reason for the refusal if the condition of a write does not hold; otherwise `None`.
 fn check_condition(
     write: &KeyWrite,
     stored: Option<&EmbeddedRecord<'_>>,
@@ -426,7 +423,6 @@ pub(super) fn remove_record(
     Ok(batch.len() - before)
 }
 
-/// Returns the table keys of a table from `from` (inclusive) to `to` (exclusive).
 fn in_range(table: &fjall::Keyspace, from: Vec<u8>, to: Vec<u8>) -> fjall::Result<Vec<Slice>> {
     if from >= to {
         return Ok(Vec::new());

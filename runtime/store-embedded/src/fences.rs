@@ -17,7 +17,6 @@ use ordain_store::{Claim, Partition, StoreError};
 pub(super) struct FenceTable(HashMap<(Partition, u32), FenceRecord>);
 
 impl FenceTable {
-    /// Reads all fences.
     pub(super) fn load(tables: &Tables) -> Result<Self, StoreError> {
         let mut fences = HashMap::new();
         for entry in tables.meta.prefix(keys::FENCES_PREFIX) {
@@ -36,7 +35,6 @@ impl FenceTable {
         Ok(Self(fences))
     }
 
-    /// Returns the time of the newest commit.
     pub(super) fn newest_time(&self) -> u64 {
         self.0.values().map(|fence| fence.applied.time).max().unwrap_or_default()
     }

@@ -36,7 +36,6 @@ const ITEM_TAG: u8 = 2;
 const END_TAG: u8 = 3;
 const CLEAR_TAG: u8 = 4;
 
-/// The number of bytes copied at a time.
 const COPY_CHUNK_BYTES: usize = 1 << 20;
 
 /// Repairs the folder after a crash between the two renames of [`rewrite_journals`]: if `folder` has only the copy of a
@@ -88,15 +87,14 @@ pub(super) fn damage(folder: &Path, oldest: Option<u64>) -> io::Result<Option<St
     Ok(None)
 }
 
-/// Returns whether the journal begins with a batch.
 fn has_batch(journal: &Path) -> io::Result<bool> {
     let mut first = Vec::new();
     File::open(journal)?.take(1).read_to_end(&mut first)?;
     Ok(first == [START_TAG])
 }
 
-/// Returns the offset after the last readable batch if unreadable data follows. Returns `None` if only zeros follow,
-/// because the engine fills preallocated space with zeros.
+/// The offset after the last readable batch; `None` if only zeros follow, because the engine fills preallocated space
+/// with zeros.
 fn unreadable_from(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     let mut end = 0;
@@ -124,8 +122,8 @@ pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Copies a file through memory, and syncs the copy. A copy by the operating system (`fs::copy`) may share disk blocks
-/// with the original. Such a copy would not write the data to the disk again.
+/// Copies through memory: a copy by the operating system (`fs::copy`) may share disk blocks with the original, and
+/// would not write the data to the disk again.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::create(to)?;
@@ -188,8 +186,7 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Skips a batch and returns whether its checksum is correct. Returns `None` if `rest` does not begin with a whole
-/// batch.
+/// Returns whether the checksum is correct; `None` if `rest` does not begin with a whole batch.
 fn skip_batch(rest: &mut &[u8]) -> Option<bool> {
     let [START_TAG, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();

@@ -39,7 +39,6 @@ pub(super) fn stream(name: &str) -> Vec<u8> {
     with_stream(&[], name, 0)
 }
 
-/// Returns the first table key after all records of a stream.
 pub(super) fn after_stream(name: &str) -> Vec<u8> {
     let mut out = stream(name);
     // The last byte is the last byte of the name, or the length 0 of an empty name. The addition cannot overflow,
@@ -80,7 +79,6 @@ pub(super) fn event(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     out
 }
 
-/// Returns the table key of a dead letter: by stream, key, sequence and tag.
 pub(super) fn letter(stream: &str, id: &LetterId) -> Vec<u8> {
     let mut out = letter_sequence(stream, &id.key, id.sequence);
     out.extend_from_slice(&id.tag.to_be_bytes());
@@ -92,42 +90,36 @@ pub fn split_letter(table_key: &[u8]) -> Option<LetterId> {
     split_letter_place(split_stream(table_key)?.1)
 }
 
-/// Returns the first possible table key of a letter with this sequence.
 pub(super) fn letter_sequence(stream: &str, key: &str, sequence: u64) -> Vec<u8> {
     let mut out = letter_key(stream, key);
     out.extend_from_slice(&sequence.to_be_bytes());
     out
 }
 
-/// Returns the common prefix of the table keys of all letters of a key.
 pub(super) fn letter_key(stream: &str, key: &str) -> Vec<u8> {
     let mut out = with_stream(&[], stream, key.len() + 18);
     put_letter_key(key, &mut out);
     out
 }
 
-/// Returns the first possible table key of a partition's due entries that are due at this time or later.
 pub(super) fn due_from(partition: &Partition, at: u64) -> Vec<u8> {
     let mut out = due_all(partition);
     out.extend_from_slice(&at.to_be_bytes());
     out
 }
 
-/// Returns the common prefix of the table keys of all due entries of a partition.
 pub(super) fn due_all(partition: &Partition) -> Vec<u8> {
     let mut out = with_stream(&[DUE_TAG], &partition.stream, 12);
     out.extend_from_slice(&partition.number.to_be_bytes());
     out
 }
 
-/// Returns the table key of a due entry.
 pub(super) fn due(partition: &Partition, at: u64, key: &str) -> Vec<u8> {
     let mut out = due_from(partition, at);
     out.extend_from_slice(key.as_bytes());
     out
 }
 
-/// Returns the lowest table key that sorts after the table key `entry`.
 pub(super) fn after(mut entry: Vec<u8>) -> Vec<u8> {
     entry.push(0);
     entry
@@ -139,12 +131,10 @@ pub fn split_due(prefix: &[u8], entry: &[u8]) -> Option<(u64, Key)> {
     Some((u64::from_be_bytes(*at), std::str::from_utf8(key).ok()?.into()))
 }
 
-/// Returns the table key of the expiry entry that names the key record at `table_key`.
 pub(super) fn expiry(at: u64, table_key: &[u8]) -> Vec<u8> {
     timed(EXPIRY_TAG, at, table_key)
 }
 
-/// Returns the table key of the age entry that names the letter at `letter`.
 pub(super) fn letter_age(at: u64, letter: &[u8]) -> Vec<u8> {
     timed(LETTER_AGE_TAG, at, letter)
 }
@@ -174,12 +164,10 @@ pub(super) fn published_commit(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[PUBLISHED_TAG], partition, shard, 0)
 }
 
-/// Returns the table key of a shard's fence: the record of its owner and its last commit.
 pub(super) fn fence(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[FENCE_TAG], partition, shard, 0)
 }
 
-/// The prefix of the table keys of all fences.
 pub(super) const FENCES_PREFIX: [u8; 1] = [FENCE_TAG];
 
 /// Splits a fence's table key into partition and shard.
@@ -190,7 +178,6 @@ pub fn split_fence(key: &[u8]) -> Option<(Partition, u32)> {
     Some((Partition { stream: stream.into(), number: u32::from_be_bytes(*number) }, shard))
 }
 
-/// Returns the table key of the entry with this number in the queue of a partition in a shard.
 pub(super) fn queued(partition: &Partition, shard: u32, number: u64) -> Vec<u8> {
     outbox(partition, shard, number)
 }
@@ -200,7 +187,6 @@ pub(super) fn queue(partition: &Partition, shard: u32) -> Vec<u8> {
     with_shard(&[QUEUE_TAG], partition, shard, 0)
 }
 
-/// Returns the table key of the counter of a key in a destination.
 pub(super) fn key_counter(to: &Destination, key: &str) -> Vec<u8> {
     let mut out = with_destination(COUNTER_TAG, to, key.len());
     out.extend_from_slice(key.as_bytes());
@@ -222,7 +208,6 @@ pub(super) fn expiry_time(table_key: &[u8], value: &[u8]) -> Option<u64> {
     Some(if until == 0 { u64::MAX } else { until })
 }
 
-/// Returns the table key of a retained message.
 pub(super) fn retained(to: &Destination, key: &str, sequence: u64) -> Vec<u8> {
     of_key(RETAINED_TAG, to, key, sequence)
 }
@@ -241,13 +226,11 @@ pub(super) fn origin(to: &Destination, shard: u32, origin: &OriginOutbox) -> Vec
     out
 }
 
-/// Returns the table key of a block of an origin's assigned messages.
 pub(super) fn assigned_block(origin: &[u8], number: u64) -> Vec<u8> {
     [origin, &number.to_be_bytes()].concat()
 }
 
-/// Returns the table key of an entry that lists records with this expiry time. `which` distinguishes entries with the
-/// same time.
+/// `which` distinguishes entries with the same time.
 pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
     timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
@@ -258,11 +241,10 @@ pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 /// The table key of the time at which a process first saw that the machine's clock was far ahead of the store's time.
 pub(super) const CLOCK_JUMP: [u8; 1] = [CLOCK_JUMP_TAG];
 
-/// The table key of a time of the store's clock. Each fence contains the time of its last commit. This entry contains
-/// the newest time that the store has written for another reason, for example when it assigned messages.
+/// Each fence contains the time of its last commit. This entry contains the newest time that the store has written for
+/// another reason, for example when it assigned messages.
 pub(super) const CLOCK_TIME: [u8; 1] = [CLOCK_TIME_TAG];
 
-/// Returns the table key of a mark.
 pub(super) fn mark(name: &str) -> Vec<u8> {
     let mut out = vec![MARK_TAG];
     out.extend_from_slice(name.as_bytes());

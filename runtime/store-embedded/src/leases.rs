@@ -22,13 +22,11 @@ pub(super) const ROLLOUT_MARK_PREFIX: &str = "decided/";
 #[derive(Debug, Default)]
 pub(super) struct MembershipRegistry {
     table: Mutex<MembershipTable>,
-    /// A lock that serializes changes of rollouts.
     rollout_lock: tokio::sync::Mutex<()>,
 }
 
 impl MembershipRegistry {
-    /// Creates a registry. `encoded_rollouts` contains each stream with the stored form of its rollout. Omits
-    /// unreadable rollouts.
+    /// `encoded_rollouts` contains each stream with the stored form of its rollout. Omits unreadable rollouts.
     pub(super) fn new(encoded_rollouts: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let rollouts = encoded_rollouts.filter_map(|(stream, text)| {
             let rollout = versions::decode(std::str::from_utf8(&text).ok()?)?;

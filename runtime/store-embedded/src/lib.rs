@@ -223,7 +223,6 @@ impl EmbeddedStore {
         self.send_request(|answer| WriterRequest::Overwrite { stream, key, bytes, answer }).await
     }
 
-    /// Sends a request to the writer thread and waits for the answer.
     async fn send_request<T>(
         &self,
         request: impl FnOnce(ReplySender<T>) -> WriterRequest,
@@ -255,8 +254,7 @@ impl EmbeddedStore {
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// Checks that the engine still accepts writes. If the engine blocks the writer thread for ever, the thread cannot
-    /// report this itself.
+    /// If the engine blocks the writer thread for ever, the thread cannot report this itself.
     async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {
@@ -268,7 +266,6 @@ impl EmbeddedStore {
         }
     }
 
-    /// Runs `read` on a blocking thread and returns its result.
     async fn read<T: Send + 'static>(
         &self,
         read: impl FnOnce(&SharedStore) -> Result<T, StoreError> + Send + 'static,

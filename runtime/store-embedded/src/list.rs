@@ -4,7 +4,6 @@
 mod keys;
 pub mod letters;
 
-/// Returns the lowest table key that sorts after `table_key`.
 fn after(mut table_key: Vec<u8>) -> Vec<u8> {
     table_key.push(0);
     table_key

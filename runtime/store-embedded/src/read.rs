@@ -5,8 +5,8 @@ use super::shared::SharedStore;
 use super::tables::{is_damage, read_error, reason};
 use ordain_store::{KeyResult, StoreError};
 
-/// Converts the result of reading the data of one key. If a block of a file is damaged, returns an error that concerns
-/// only this key, so that the caller can still read other keys.
+/// If a block of a file is damaged, returns an error that concerns only this key, so that the caller can still read
+/// other keys.
 pub(super) fn of_key<T>(
     shared: &SharedStore,
     read: fjall::Result<KeyResult<T>>,
@@ -18,8 +18,7 @@ pub(super) fn of_key<T>(
     }
 }
 
-/// Returns the sequence at the end of a table key that [`keys::event`](super::keys::event) or
-/// [`keys::retained`](super::keys::retained) has returned.
+/// The table key is from [`keys::event`](super::keys::event) or [`keys::retained`](super::keys::retained).
 pub(super) fn sequence_of(table_key: &[u8]) -> u64 {
     table_key.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -31,10 +31,8 @@ pub(super) struct RecordEnvelope {
     pub(super) expiry_entry: u64,
 }
 
-/// The location of a key record's state.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) enum StateLocation<'a> {
-    /// The key record has no state.
     #[default]
     None,
     /// The state is stored together with the key record.
@@ -120,7 +118,6 @@ impl<'a> EmbeddedRecord<'a> {
         })
     }
 
-    /// Returns the same key record with another envelope.
     pub(super) fn with_envelope(&self, envelope: &RecordEnvelope) -> Vec<u8> {
         let mut out = Vec::new();
         envelope.encode(self.state, &mut out);

@@ -20,7 +20,6 @@ const HALF_BYTES_LIMIT: usize = 8 << 20;
 pub(super) struct RecordCache {
     young: HashMap<Slice, Slice, RandomState>,
     old: HashMap<Slice, Slice, RandomState>,
-    /// The number of bytes in the young half.
     bytes: usize,
 }
 
@@ -33,7 +32,6 @@ impl RecordCache {
         }
     }
 
-    /// Stores a written key record in the cache.
     pub(super) fn put(&mut self, table_key: &Slice, record: Slice) {
         self.bytes += table_key.len() + record.len();
         if let Some(before) = self.young.insert(table_key.clone(), record) {
@@ -45,8 +43,8 @@ impl RecordCache {
         }
     }
 
-    /// Removes a key record from the cache. The caller must call this function when it removes the key record from the
-    /// tables, or changes the key record in the tables without calling [`Self::put`].
+    /// The caller must call this function when it removes the key record from the tables, or changes it there without
+    /// calling [`Self::put`].
     pub(super) fn remove(&mut self, table_key: &[u8]) {
         if let Some(before) = self.young.remove(table_key) {
             self.bytes -= table_key.len() + before.len();

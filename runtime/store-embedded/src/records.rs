@@ -19,7 +19,6 @@ use ordain_store::{
     claimed_by_another, key_length_error,
 };
 
-/// The result of a load for one key.
 type KeyLoad = KeyResult<Option<Box<KeySnapshot>>>;
 
 #[async_trait]

@@ -28,7 +28,6 @@ pub(super) enum WriterRequest {
         epoch: u64,
         answer: ReplySender<Option<ClaimedPartition>>,
     },
-    /// Returns the highest epoch of the partition's claims.
     NewestEpoch {
         partition: Partition,
         answer: ReplySender<u64>,
@@ -85,5 +84,4 @@ pub(super) struct OutboxRemoval {
     pub(super) through: u64,
 }
 
-/// The channel for the reply to a request.
 pub(super) type ReplySender<T> = oneshot::Sender<T>;

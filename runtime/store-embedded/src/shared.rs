@@ -15,7 +15,6 @@ pub(super) struct SharedStore {
     pub(super) tables: Tables,
     pub(super) clock: MonotonicClock,
     pub(super) due: DueWatermarks,
-    /// [`EmbeddedOptions::dead_ttl`](super::EmbeddedOptions::dead_ttl).
     pub(super) dead_ttl: u64,
     pub(super) shards: u32,
     failure: SetOnce<String>,
@@ -37,14 +36,13 @@ impl SharedStore {
         Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
 
-    /// Disables this store permanently after a failed write. The content of the disk is then unknown, so the store must
-    /// answer no more requests. The store can read the real content only when it is opened again.
+    /// After a failed write, the content of the disk is unknown, so the store must answer no more requests. It can read
+    /// the real content only when it is opened again.
     pub(super) fn fail(&self, error: &fjall::Error) {
         self.disable(&failure(self.folder.path(), error));
     }
 
-    /// Disables this store permanently after a panic. A panic counts as damage, because damaged data on the disk makes
-    /// assertions of the engine fail.
+    /// A panic counts as damage, because damaged data on the disk makes assertions of the engine fail.
     pub(super) fn fail_damaged(&self, words: &str) {
         self.disable(&damage_error(self.folder.path(), words));
     }
@@ -79,7 +77,6 @@ impl SharedStore {
         }
     }
 
-    /// Returns an error if the store has failed.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         self.failure.get().map_or(Ok(()), |words| Err(StoreError::Failed(words.clone())))
     }
@@ -100,19 +97,17 @@ impl SharedStore {
         }
     }
 
-    /// Waits until the store has failed.
     pub(super) async fn failed(&self) -> StoreError {
         StoreError::Failed(self.failure.wait().await.clone())
     }
 
-    /// Returns whether a dead letter that was stored at time `at` has not expired.
     pub(super) fn is_letter_live(&self, at: u64, now: u64) -> bool {
         at.saturating_add(self.dead_ttl) > now
     }
 }
 
-/// Returns the message for an error of the engine. Only the message of a failed read or write states that no
-/// acknowledged event is lost, because damage and other errors may lose data.
+/// Only the message of a failed read or write states that no acknowledged event is lost, because damage and other
+/// errors may lose data.
 fn failure(folder: &Path, error: &fjall::Error) -> String {
     if is_damage(error) {
         return damage_error(folder, &reason(error));
@@ -142,7 +137,6 @@ fn failure(folder: &Path, error: &fjall::Error) -> String {
 #[derive(Default)]
 pub(super) struct DueWatermarks(Mutex<HashMap<Partition, DueWatermark>>);
 
-/// The watermark of a partition at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct DueWatermark {
     pub(super) from: u64,
@@ -152,8 +146,7 @@ pub(super) struct DueWatermark {
 }
 
 impl DueWatermarks {
-    /// Returns the watermark of a partition. The caller must call this function before it takes the snapshot for the
-    /// read.
+    /// The caller must call this function before it takes the snapshot for the read.
     pub(super) fn get(&self, partition: &Partition) -> DueWatermark {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marks.get(partition).copied().unwrap_or_default()

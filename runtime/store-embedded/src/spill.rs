@@ -120,7 +120,6 @@ fn has_expired(
     Ok(record.is_some_and(|record| record.envelope.is_expired(shared.clock.now())))
 }
 
-/// Searches the spilled events and the early dead letters of a key for missing events.
 fn find(
     shared: &SharedStore,
     stream: &str,
@@ -169,8 +168,7 @@ fn complete_search() -> FoundEvents {
     FoundEvents { events: Vec::new(), until: u64::MAX }
 }
 
-/// Returns the spilled events in `range`. Ends before the next event when the memory of the events reaches
-/// [`FOUND_BYTES_LIMIT`].
+/// Ends before the next event when the memory of the events reaches [`FOUND_BYTES_LIMIT`].
 fn spilled(
     shared: &SharedStore,
     snapshot: &Snapshot,
@@ -239,7 +237,6 @@ fn early_letters(
     Ok(EarlyLetters { letters, until: end })
 }
 
-/// Returns the event of an early dead letter, with its sequence.
 fn early_event(letter: DeadLetter) -> Option<(u64, Arc<Event>)> {
     match letter.content {
         LetterContent::Event(event) => Some((letter.id.sequence, event)),

@@ -38,7 +38,6 @@ pub(super) struct ExpirySweep {
 }
 
 impl ExpirySweep {
-    /// Lowers the start times to the times of new entries.
     pub(super) fn lower(&mut self, earliest: &EarliestTimes) {
         self.key_records_from = self.key_records_from.min(earliest.expiry);
         self.letters_from = self.letters_from.min(earliest.letter);
@@ -165,8 +164,8 @@ impl ExpirySweep {
     }
 }
 
-/// Processes one expiry entry: removes the expired key record, or moves the entry if the key record expires later.
-/// Returns the number of changed entries, and the new time of a moved entry (`u64::MAX` if no entry was moved).
+/// The record is removed, or the entry moves if the key record expires later. Returns the number of changed entries,
+/// and the new time of a moved entry (`u64::MAX` if no entry was moved).
 fn sweep_key_record(
     shared: &SharedStore,
     recent: &mut RecordCache,

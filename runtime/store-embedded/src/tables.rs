@@ -49,24 +49,19 @@ pub(super) const KEYSPACES_WITH_VALUE_FILES: [usize; 6] = [2, 3, 5, 6, 7, 8];
 /// memory.
 const COPY_BELOW_BYTES: usize = 4096;
 
-/// The reason why the engine did not open.
 enum EngineOpenError {
     Engine(fjall::Error),
     Panic(String),
 }
 
-/// The engine's tables.
 pub(super) struct Tables {
     /// Key records: [`keys::key_record`](super::keys::key_record).
     pub(super) jobs: Keyspace,
     /// Handler states that are too large to be stored together with the key record, at the same table keys as the key
     /// records.
     pub(super) states: Keyspace,
-    /// Spilled events.
     pub(super) spill: Keyspace,
-    /// Accepted ids.
     pub(super) ids: Keyspace,
-    /// Dead letters.
     pub(super) letters: Keyspace,
     /// Committed messages and dead letters to be published, one value for each commit.
     pub(super) outbox: Keyspace,
@@ -85,14 +80,12 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Creates empty tables in a new folder.
     pub(super) fn create(folder: &Path, cache: u64) -> Result<(), StoreError> {
         let tables = Self::open(folder, cache)?;
         tables.sync().map_err(|error| open_error(folder, &error))
     }
 
-    /// Opens the tables in a folder. If the engine refuses the newest journal, removes a torn batch from the end of
-    /// this journal, and opens the tables again.
+    /// If the engine refuses the newest journal, removes a torn batch from the end of this journal, and tries again.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(EngineOpenError::Engine(fjall::Error::JournalRecovery(_))) => {
@@ -155,20 +148,19 @@ impl Tables {
         })
     }
 
-    /// Makes all written data durable. A sync without the file's metadata is enough, because the space of the journal
-    /// is preallocated and its length does not change.
+    /// A sync without the file's metadata is enough, because the space of the journal is preallocated and its length
+    /// does not change.
     pub(super) fn sync(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::SyncData)
     }
 
-    /// Passes all written data to the operating system.
     pub(super) fn flush_to_system(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::Buffer)
     }
 }
 
-/// Returns a copy of the key of an entry. The key that the engine returns is a slice of its block. A pending removal
-/// that kept this slice would keep the whole block, with its values, in memory.
+/// The key that the engine returns is a slice of its block. A pending removal that kept this slice would keep the whole
+/// block, with its values, in memory.
 pub(super) fn copy_key(entry: Guard) -> fjall::Result<Slice> {
     Ok(Slice::new(&entry.key()?))
 }
@@ -179,8 +171,8 @@ pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
-/// Returns whether the cause of the error is damaged data. Returns `false` for a failed read or write, for an engine
-/// that has stopped, and for a database that another process has open. Any other error counts as damage.
+/// Returns `false` for a failed read or write, for an engine that has stopped, and for a database that another process
+/// has open. Any other error counts as damage.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(
@@ -207,7 +199,6 @@ pub(super) fn reason(error: &fjall::Error) -> String {
     }
 }
 
-/// Converts an error of a read into a [`StoreError`].
 pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     if is_damage(error) {
         StoreError::Corrupt(reason(error))
@@ -216,7 +207,6 @@ pub(super) fn read_error(error: &fjall::Error) -> StoreError {
     }
 }
 
-/// Returns the message of a panic.
 pub(super) fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let words = panic.downcast_ref::<&str>().copied().map(str::to_owned);
     words
@@ -255,7 +245,6 @@ pub(super) fn is_truncation(error: &std::io::Error) -> bool {
     matches!(error.kind(), InvalidData | InvalidInput | UnexpectedEof)
 }
 
-/// Returns the message for a damaged database.
 pub(super) fn damage_error(folder: &Path, words: &str) -> String {
     format!(
         "the database in {} is damaged ({words}); restore the store's folder from a backup, or \

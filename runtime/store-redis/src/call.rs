@@ -15,12 +15,11 @@ use super::value::text;
 use ordain_store::StoreError;
 use ordain_util::backoff::Backoff;
 
-/// The delays between the tries of a call that failed.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl RedisStore {
-    /// Creates a call of a script, with the argument that all scripts have. This argument contains the offset that the
-    /// script adds to the server's time, and the time of the store's clock with the same offset.
+    /// The argument that all scripts have contains the offset that the script adds to the server's time, and the time
+    /// of the store's clock with the same offset.
     pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         match &self.clock {
@@ -33,8 +32,7 @@ impl RedisStore {
         call
     }
 
-    /// Runs a script, and repeats the call if another try may succeed. Commits do not use this function, because the
-    /// caller of a commit decides whether to repeat it.
+    /// Commits do not use this function, because the caller of a commit decides whether to repeat it.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,
@@ -107,8 +105,7 @@ impl RedisStore {
         }
     }
 
-    /// Finds the first Redis key with a wrong type among `keys`, and returns an error that names this key. If no key
-    /// has a wrong type, returns an error with the text `words`.
+    /// If no key in `keys` has a wrong type, returns an error with the text `words`.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

@@ -60,12 +60,10 @@ impl ClockRecord {
     }
 }
 
-/// The result of a read of the server's clock.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct ClockReading {
     /// The time of the server, in ms since the Unix epoch.
     time: u64,
-    /// The stored record.
     stored: ClockRecord,
 }
 
@@ -108,9 +106,8 @@ impl StoreClock {
         self.clock.time()
     }
 
-    /// Processes a new read of the server's clock and of the record. This is the only function that advances the clock
-    /// by more than the time since the previous call. Returns the new record; `None` if the store must not change its
-    /// record.
+    /// This is the only function that advances the clock by more than the time since the previous call. Returns the new
+    /// record; `None` if the store must not change its record.
     fn update(&self, reading: ClockReading) -> Option<ClockRecord> {
         let ClockReading { time, stored } = reading;
         self.server_time.store(time, Ordering::Relaxed);
@@ -120,7 +117,6 @@ impl StoreClock {
         self.record_with(if self.clock.has_jumped() { stored.jump } else { 0 }, stored)
     }
 
-    /// Returns whether the clock of the server was behind the time in the record at the newest read.
     pub(super) fn is_behind(&self) -> bool {
         self.is_behind.load(Ordering::Relaxed)
     }
@@ -236,14 +232,12 @@ mod tests {
     const MINUTE_MS: u64 = 60_000;
     const DAY_MS: u64 = 24 * 60 * MINUTE_MS;
 
-    /// A clock under test, and the time that it measures itself.
     struct Rig {
         clock: StoreClock,
         steady: Arc<AtomicU64>,
     }
 
     impl Rig {
-        /// Lets time pass, and then reads the clock of the server.
         fn read_after(&self, ms: u64, time: u64, stored: ClockRecord) -> Option<ClockRecord> {
             self.steady.fetch_add(ms, Ordering::Relaxed);
             self.clock.update(ClockReading { time, stored })

@@ -26,7 +26,6 @@ use self::single::{ServerTarget, SingleServer};
 use super::script::tag_of;
 use ordain_store::{RedisAddress, RedisUrl};
 
-/// The connection to a single server, or the connections to all masters of a Cluster.
 pub(super) struct RedisConnection {
     deployment: RedisDeployment,
 }
@@ -40,14 +39,12 @@ enum RedisDeployment {
     },
 }
 
-/// The commands that one call sends together.
 enum CommandGroup<'a> {
     Command(&'a Cmd),
     Pipeline(&'a Pipeline),
 }
 
 impl CommandGroup<'_> {
-    /// Returns the hash tag of the Redis keys in the commands.
     fn tag(&self) -> &[u8] {
         match self {
             Self::Command(cmd) => tag_of(cmd),
@@ -87,7 +84,6 @@ impl CommandGroup<'_> {
 }
 
 impl RedisConnection {
-    /// Connects, and detects the kind of deployment.
     pub(super) async fn connect(url: &RedisUrl) -> RedisResult<Self> {
         let address = &url.refresh();
         if address.tls {
@@ -167,12 +163,10 @@ impl RedisConnection {
         }
     }
 
-    /// Returns whether the servers are a Cluster.
     pub(super) fn is_cluster(&self) -> bool {
         matches!(self.deployment, RedisDeployment::Cluster { .. })
     }
 
-    /// Returns the kind of deployment, as text.
     pub(super) fn kind(&self) -> &'static str {
         match &self.deployment {
             RedisDeployment::Single(single) if !single.is_under_sentinel() => "Redis",
@@ -198,8 +192,7 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Sends a command. If the count of [`Self::disconnects`] exceeds `breaks`, does not send the command and returns
-    /// `None`.
+    /// Returns `None`, and sends nothing, if the count of [`Self::disconnects`] exceeds `breaks`.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,
@@ -250,7 +243,6 @@ impl RedisConnection {
     }
 }
 
-/// Returns an error if the URL has parts that do not fit a single server.
 fn check_single(address: &RedisAddress) -> RedisResult<()> {
     if let [_, _, ..] = address.hosts[..] {
         return Err(config_error(format!(

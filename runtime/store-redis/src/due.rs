@@ -63,13 +63,11 @@ async fn read_shard(
     }
 }
 
-/// The result of a read of the due index in one shard.
 struct ShardDueEntries {
     now: u64,
-    /// The entries that the read returned.
     entries: Vec<(u64, Key)>,
-    /// The first entry after the entries that the read returned. If the read ended because it had examined the maximum
-    /// number of entries, this is the last examined entry instead.
+    /// The first entry after `entries`. If the read ended because it had examined the maximum number of entries, this
+    /// is the last examined entry instead.
     next: Option<(u64, Key)>,
 }
 

@@ -14,8 +14,7 @@ use ordain_util::text::escape_invisible;
 /// The maximum number of characters of a server's text that an error or a log line shows.
 const DISPLAY_LIMIT: usize = 400;
 
-/// Adds the address and the user to an error that occurred while the store was opened. Adds a hint if the URL may be
-/// wrong about TLS.
+/// Adds a hint if the URL may be wrong about TLS.
 pub(super) fn with_address(url: &RedisUrl, error: StoreError) -> StoreError {
     let address = url.newest();
     let user = match (&address.user, &address.password) {
@@ -95,8 +94,7 @@ pub(super) fn error_text(error: &RedisError) -> String {
     }
 }
 
-/// Returns the next step for an error whose own text does not contain a next step; `None` for all other errors. `words`
-/// is the text of the error.
+/// `None` for an error whose own text contains the next step. `words` is the text of the error.
 fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");
@@ -143,8 +141,7 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
-/// Removes the arguments of a command from a server's text about an unknown command. The arguments are at the end of
-/// the text, and may contain a password or the data of an event.
+/// The arguments are at the end of the text, and may contain a password or the data of an event.
 pub(super) fn without_arguments(words: &str) -> &str {
     words.split_once(", with args beginning with").map_or(words, |(command, _)| command)
 }

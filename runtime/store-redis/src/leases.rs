@@ -169,8 +169,7 @@ impl RedisStore {
     }
 }
 
-/// Decodes a member. Returns `None` for a row with an invalid id: another program has written such a row, and no lease
-/// names its id.
+/// Returns `None` for a row with an invalid id: another program has written such a row, and no lease names its id.
 fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, StoreError> {
     let [id, lasts, info, report] = parts(row, what)?;
     let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };

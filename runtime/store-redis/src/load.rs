@@ -12,11 +12,10 @@ use super::{RedisStore, commit};
 use ordain_store::codec::{ACCEPTED_ID_BYTES, KeyRecordView, decode_accepted_id};
 use ordain_store::{KEY_SIZE_LIMIT, KeyResult, Partition, StoreError, key_length_error};
 
-/// The result of a load for one key.
 pub(super) type LoadedKey = KeyResult<Option<Box<KeySnapshot>>>;
 
-/// Loads the key records of `keys` in order, until their total size reaches about `bytes`. The result ends before the
-/// first key that was not loaded.
+/// Loads key records until their total size reaches about `bytes`. The result ends before the first key that was not
+/// loaded.
 pub(super) async fn load_some(
     store: &RedisStore,
     stream: &str,
@@ -41,7 +40,6 @@ pub(super) async fn load_some(
     Ok(all.into_iter().map_while(|loaded_key| loaded_key).collect())
 }
 
-/// Groups the indexes of the keys by shard.
 fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     let mut shards = vec![Vec::new(); store.shards as usize];
     for (at, key) in keys.iter().enumerate() {
@@ -50,8 +48,7 @@ fn by_shard(store: &RedisStore, keys: &[Key]) -> Vec<(u32, Vec<usize>)> {
     (0..).zip(shards).filter(|(_, keys)| !keys.is_empty()).collect()
 }
 
-/// Loads key records of one shard in order, until their total size reaches `bytes`. Does not change the partition that
-/// a record names.
+/// Loads key records until their total size reaches `bytes`. Does not change the partition that a record names.
 async fn load_shard(
     store: &RedisStore,
     stream: &str,

@@ -261,7 +261,6 @@ fn indexes_by_shard(keys: &[&str], shards: u32) -> BTreeMap<u32, Vec<usize>> {
     by_shard
 }
 
-/// Returns the number of sequences in these ranges.
 fn width(ranges: &[RangeInclusive<u64>]) -> u64 {
     let widths = ranges.iter().map(|range| (range.end() - range.start()).saturating_add(1));
     widths.fold(0, u64::saturating_add)
@@ -272,7 +271,6 @@ fn is_scan_shorter(wanted: u64, fields: u64) -> bool {
     fields / SCANNED_FIELDS < wanted
 }
 
-/// Returns the number of fields of a hash.
 async fn fields_of(store: &RedisStore, name: &str) -> Result<u64, StoreError> {
     let fields = store.run_command(cmd("HLEN").arg(name)).await?;
     number(&fields).ok_or_else(|| unexpected_reply("HLEN"))
@@ -320,8 +318,7 @@ async fn retained_sequences(
 const EMPTY_QUEUE: QueueEnds =
     QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
-/// Parses the ends of a queue. Returns the ends of an empty queue for a damaged record, because the scripts that read
-/// the queue report the damage.
+/// Returns the ends of an empty queue for a damaged record, because the scripts that read the queue report the damage.
 fn parse_ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
@@ -335,13 +332,12 @@ fn parse_ends(found: &[u8]) -> QueueEnds {
     }
 }
 
-/// Returns the id of a writer in the form that the scripts use.
 fn writer_id(writer: u64) -> String {
     format!("{writer:016x}")
 }
 
-/// Parses the record of a writer: the time when the record expires, and then the ranges of the calls that the shard has
-/// processed. Returns these calls. Returns `None` if the record is not valid.
+/// The record has the time when it expires, and then the ranges of the calls that the shard has processed. Returns
+/// these calls.
 fn parse_calls(record: &[u8]) -> Option<WriterCalls> {
     let (_, ranges) = record.split_first_chunk::<8>()?;
     let (ranges, []) = ranges.as_chunks::<16>() else { return None };
@@ -361,13 +357,11 @@ impl RedisStore {
         StoreError::RolledBack
     }
 
-    /// Counts a rollback: a reply has shown that the store went back in time. The store may have lost other confirmed
-    /// writes too.
+    /// A reply has shown that the store went back in time. The store may have lost other confirmed writes too.
     pub(super) fn record_rollback(&self) {
         self.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns the Redis key of a destination's data in a shard.
     pub(super) fn log_key(&self, shard: u32, to: &Destination) -> String {
         self.names.of_stream(shard, RedisKeyKind::Log, &to.to_string())
     }
@@ -544,16 +538,14 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// Parses the last outbox position that the store has assigned for an owner. The commit in the position is 0 if the
-/// store has assigned no messages for the owner yet.
+/// The commit in the position is 0 if the store has assigned no messages for the owner yet.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, chunk) = bytes.split_first_chunk::<8>()?;
     let chunk = chunk.first_chunk::<4>()?;
     Some(OutboxPosition { commit: u64::from_le_bytes(*commit), chunk: u32::from_le_bytes(*chunk) })
 }
 
-/// Parses the range of entries that the call with the number `call` added to the queue of a partition. Returns the
-/// partition and the range.
+/// Returns the partition, and the range of entries that the call added to its queue.
 fn parse_run(bytes: &[u8; 28], call: u64) -> Option<(u32, QueueRun)> {
     let (partition, rest) = bytes.split_first_chunk::<4>()?;
     let ([first, last, history], []) = rest.as_chunks::<8>() else { return None };

@@ -14,14 +14,12 @@ use ordain_store::Partition;
 /// The shard whose slot also contains the data that belongs to no particular shard, such as the leases.
 const COMMON_SHARD: u32 = 0;
 
-/// The kind of data under a Redis key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RedisKeyKind {
     /// The description of the store: schema and number of shards.
     Store,
     /// The partitions that instances have claimed, or into whose queues a process was about to put events.
     Partitions,
-    /// Marks: small values by name.
     Marks,
     /// The time at which the membership of each instance (process) expires without a further heartbeat.
     Instances,
@@ -38,13 +36,11 @@ pub(super) enum RedisKeyKind {
     Due,
     /// The expiry index: for each key record that expires, a time that is not later than the expiry time of the record.
     Expiry,
-    /// The index of the dead letters, by key and sequence.
     Letters,
     /// The index of the dead letters, by the time when they were stored.
     LettersAge,
     /// The index of the spilled events, by key and sequence.
     Spilled,
-    /// Ids of the events that a key has accepted, in blocks.
     Ids,
     /// The data of a destination: counters, retained messages, ids, origins, queues, and records of writers.
     Log,
@@ -75,14 +71,12 @@ impl RedisKeyKind {
     }
 }
 
-/// The names of a store's Redis keys.
 #[derive(Debug, Clone)]
 pub(super) struct RedisKeys {
     prefix: String,
 }
 
 impl RedisKeys {
-    /// Creates the names with this common prefix.
     pub(super) fn new(prefix: &str) -> Self {
         Self { prefix: prefix.to_owned() }
     }
@@ -96,7 +90,6 @@ impl RedisKeys {
         self.named(shard, format_args!("{}:{stream}", kind.name()))
     }
 
-    /// Returns the name of the Redis key of a partition's due index in a shard.
     pub(super) fn due(&self, shard: u32, partition: &Partition) -> String {
         self.of_partition(shard, RedisKeyKind::Due, partition)
     }
@@ -117,14 +110,12 @@ impl RedisKeys {
     }
 }
 
-/// Returns the type that the Redis key with this name must have.
 pub(super) fn type_of(name: &str) -> Option<&'static str> {
     let (_, rest) = name.split_once("}:")?;
     let kind = rest.split(':').next()?;
     KINDS.iter().find(|(_, known, _)| *known == kind).map(|(.., redis_type)| *redis_type)
 }
 
-/// Returns a pattern for `MATCH` that matches exactly this text.
 pub(super) fn escape_pattern(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for letter in text.chars() {

@@ -16,14 +16,11 @@ use ordain_store::codec::{
 
 const FORMAT: u8 = 2;
 
-/// The flags of a record.
 const FLAG_DUE: u8 = 1;
 const FLAG_EXPIRES: u8 = 2;
 const FLAG_SPILLED: u8 = 4;
 const FLAG_IDS: u8 = 8;
-/// The state follows the key record.
 const FLAG_STATE: u8 = 16;
-/// The state is in a separate hash field.
 const FLAG_SEPARATE_STATE: u8 = 32;
 
 /// The size of the envelope in bytes: format, flags, due time, expiry time, time of the expiry entry, length of the key
@@ -34,8 +31,7 @@ const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 /// state would need more memory, and would make reads and writes slower.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
-/// The number of accepted ids in one hash field. A larger number would make each new id rewrite more bytes; a smaller
-/// number would need more memory for each id.
+/// A larger number would make each new id rewrite more bytes; a smaller number would need more memory for each id.
 pub(super) const IDS_PER_BLOCK: u64 = 16;
 
 /// The maximum number of ids of one key that a script reads or removes. The remembered ids and the spilled events of a
@@ -103,15 +99,11 @@ pub struct RedisRecord<'a> {
     pub expire_at: Option<u64>,
     /// The key record.
     pub key_record: KeyRecordView<'a>,
-    /// The location of the state, if the key has a state.
     pub(super) state: Option<StatePlacement<'a>>,
 }
 
-/// The location of a state.
 pub(super) enum StatePlacement<'a> {
-    /// The state follows the key record.
     Inline(&'a [u8]),
-    /// The state is in a separate hash field.
     Separate,
 }
 

@@ -10,7 +10,6 @@ use ordain_store::RedisUrl;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// The minimum time between two warnings about a store that does not answer.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// The time for which the reason of a failed request is returned. The store repeats a failed request after at most a
 /// second, and each try takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older reason
@@ -27,7 +26,6 @@ const LASTING_FAILURE: Duration = Duration::from_secs(10);
 /// Texts by which this module recognises that the server has closed a connection.
 const CLOSED_CONNECTION_WORDS: [&str; 3] = ["broken pipe", "reset by peer", "end of file"];
 
-/// The requests that failed and that their callers repeat, and the throttle for the warnings about them.
 pub(super) struct RetryWarnings {
     address: RedisUrl,
     /// `true` if `retrying` contains requests. A successful request takes the lock only in this case.
@@ -36,7 +34,6 @@ pub(super) struct RetryWarnings {
     next_number: AtomicU64,
 }
 
-/// Identifies a failed request.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct RequestId {
     /// The number of a request that the store itself repeats: other requests in progress can have the same name. `None`
@@ -55,7 +52,6 @@ struct RetryingRequests {
     /// The failures of each request that has failed and has not succeeded since.
     failures: HashMap<RequestId, RequestFailures>,
     throttle: LogThrottle,
-    /// The time and the reason of the newest failure.
     newest: Option<(Instant, String)>,
 }
 
@@ -93,9 +89,8 @@ impl RetryingRequests {
         (now.duration_since(*failed_at) < REASON_AGE_LIMIT).then_some(reason.as_str())
     }
 
-    /// Returns the longest time since the first failure of a request whose failures cover [`LASTING_FAILURE`] or more.
-    /// Returns `None` without such a request. Ignores a request whose newest failure is older than [`GIVE_UP_DELAY`],
-    /// because its caller has probably given it up.
+    /// The longest time since the first failure of a request whose failures cover [`LASTING_FAILURE`] or more. Ignores
+    /// a request whose newest failure is older than [`GIVE_UP_DELAY`], because its caller has probably given it up.
     fn lasting(&self, now: Instant) -> Option<Duration> {
         let is_lasting = |failures: &&RequestFailures| {
             now.duration_since(failures.newest) < GIVE_UP_DELAY
@@ -153,8 +148,7 @@ impl RetryWarnings {
         self.has_retrying.store(true, Ordering::Relaxed);
     }
 
-    /// Returns the reason of the newest failed request. Returns `None` if no failed request remains, or if the newest
-    /// failure is older than [`REASON_AGE_LIMIT`].
+    /// `None` if no failed request remains, or if the newest failure is older than [`REASON_AGE_LIMIT`].
     pub(super) fn newest_reason(&self) -> Option<String> {
         let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         open.newest_reason(Instant::now()).map(str::to_owned)
@@ -169,8 +163,7 @@ impl RetryWarnings {
         open.lasting(Instant::now())
     }
 
-    /// Records that a request has succeeded. If no failed request remains, logs that the store completes requests
-    /// again.
+    /// If no failed request remains, logs that the store completes requests again.
     pub(super) fn resolve(&self, number: Option<u64>, name: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;
@@ -203,7 +196,6 @@ mod tests {
     const HEARTBEAT: &str = "heartbeat of {ordain:0}:instances";
     const MOMENT: Duration = Duration::from_millis(1);
 
-    /// Returns the id of a request that its caller repeats.
     fn id(name: &str) -> RequestId {
         RequestId { number: None, name: name.to_owned() }
     }

@@ -32,7 +32,6 @@ pub(super) enum SyncLevel {
     Always,
 }
 
-/// The settings of all masters.
 pub(super) struct ServerSettings {
     /// The answer of each master to `INFO`.
     infos: Vec<String>,
@@ -41,7 +40,6 @@ pub(super) struct ServerSettings {
 }
 
 impl ServerSettings {
-    /// Reads the settings of all masters, with the commands `INFO` and `CONFIG GET`.
     pub(super) async fn read(link: &RedisConnection) -> Result<Self, StoreError> {
         let infos = link.call_all_masters(cmd("INFO").arg("everything")).await;
         let infos = infos.map_err(super::start_error)?.into_iter();
@@ -53,7 +51,6 @@ impl ServerSettings {
         Ok(Self { syncs, ..settings })
     }
 
-    /// Returns an error if a server is too old, is a replica, or would evict Redis keys when its memory is full.
     pub(super) fn check(&self) -> Result<(), StoreError> {
         for info in &self.infos {
             check_version(info_field(info, "redis_version").unwrap_or("unknown"))?;
@@ -63,7 +60,6 @@ impl ServerSettings {
         Ok(())
     }
 
-    /// Returns a description of the durability of a commit on these servers.
     pub(super) fn durability(&self, kind: &str, replicas: u32) -> DurabilityReport {
         let reports_eviction = self.reports_eviction();
         let mut words = format!("{kind}: {}", self.describe_persistence());
@@ -77,7 +73,6 @@ impl ServerSettings {
         DurabilityReport { description: words, is_at_risk }
     }
 
-    /// Returns the names and versions of the servers.
     pub(super) fn products(&self) -> String {
         let products: BTreeSet<String> = self.infos.iter().map(|info| product(info)).collect();
         products.into_iter().collect::<Vec<_>>().join(" and ")
@@ -110,7 +105,6 @@ impl ServerSettings {
         });
     }
 
-    /// Returns the number of masters.
     pub(super) fn masters(&self) -> usize {
         self.infos.len()
     }
@@ -177,8 +171,7 @@ pub(super) fn check_replica(replica: &str, info: &str) -> Option<Finding> {
     )))
 }
 
-/// Returns the name and version of a server. Valkey reports two versions: its own, and the version of Redis with which
-/// it is compatible.
+/// Valkey reports two versions: its own, and the version of Redis with which it is compatible.
 fn product(info: &str) -> String {
     let field = |name| info_field(info, name).map(display_text);
     match field("valkey_version") {
@@ -242,8 +235,7 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
     }
 }
 
-/// Returns the weakest `appendfsync` setting of all servers; `None` if a server hides the setting, as some hosted
-/// servers do.
+/// The weakest setting; `None` if a server hides it, as some hosted servers do.
 async fn appendfsync(link: &RedisConnection) -> Option<String> {
     let answers = link.call_all_masters(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
     let settings = answers.into_iter().map(|answer| {

@@ -23,7 +23,6 @@ use ordain_store::{
 /// field `limit` of [`LetterFilter`].
 const FIND_EVENTS_LIMIT: usize = 2_000;
 
-/// An event with its sequence.
 type NumberedEvent = (u64, Arc<Event>);
 
 #[async_trait]
@@ -199,7 +198,6 @@ async fn early_letters(
     }
 }
 
-/// Returns the event of an early dead letter, with its sequence.
 fn early_event(letter: DeadLetter) -> Option<NumberedEvent> {
     match letter.content {
         LetterContent::Event(event) => Some((letter.id.sequence, event)),

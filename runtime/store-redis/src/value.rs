@@ -6,7 +6,6 @@ use redis::Value;
 
 use ordain_store::StoreError;
 
-/// Returns the error for an answer with an unexpected form.
 pub(super) fn unexpected_reply(what: &str) -> StoreError {
     StoreError::Corrupt(format!("the server's answer to {what} has an unexpected form"))
 }
@@ -20,8 +19,7 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// Returns the text of a value; `None` for a value that is not a string (such as nil), and for bytes that are not
-/// UTF-8.
+/// `None` for a value that is not a string (such as nil), and for bytes that are not UTF-8.
 pub(super) fn text(value: Value) -> Option<String> {
     String::from_utf8(bytes(value)?.into()).ok()
 }
@@ -36,7 +34,6 @@ pub(super) fn number(value: &Value) -> Option<u64> {
     }
 }
 
-/// Returns the parts of an array.
 pub(super) fn array(value: Value, what: &str) -> Result<Vec<Value>, StoreError> {
     match value {
         Value::Array(values) | Value::Set(values) => Ok(values),
@@ -44,7 +41,6 @@ pub(super) fn array(value: Value, what: &str) -> Result<Vec<Value>, StoreError> 
     }
 }
 
-/// Returns the parts of an array with exactly `N` parts.
 pub(super) fn parts<const N: usize>(value: Value, what: &str) -> Result<[Value; N], StoreError> {
     array(value, what)?.try_into().map_err(|_| unexpected_reply(what))
 }

@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// The format number of the stored checkpoints.
 const FORMAT: u32 = 4;
 
 /// The checkpoint of a source: for each file of the source, the position before which all events are processed.
@@ -30,17 +29,15 @@ const FORMAT: u32 = 4;
 #[serde(deny_unknown_fields)]
 pub struct Checkpoint {
     format: u32,
-    /// The files in the order in which the source reads them.
     files: Vec<FileProgress>,
-    /// For each shard, the number of the last commit on which the positions depend.
+    /// The last commit of each shard on which the positions depend.
     commits: Vec<u64>,
-    /// A random number of the run (one execution of `ordain publish`) that wrote the checkpoint; `None` if a stream's
-    /// source wrote the checkpoint.
+    /// The run (one execution of `ordain publish`) that wrote the checkpoint; `None` for a stream's source.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     run: Option<u64>,
-    /// Digests of the compressed files that need no report. A file needs no report if it existed at the first start, or
-    /// if the stream has a dead letter about it. A file also needs no report if the source had read its lines before a
-    /// program compressed them. `None` if a publisher or an earlier version of Ordain wrote the checkpoint.
+    /// Digests of the compressed files that need no report: they existed at the first start, the stream has a dead
+    /// letter about them, or the source had read their lines before a program compressed them. `None` if a publisher or
+    /// an earlier version of Ordain wrote the checkpoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     compressed: Option<Vec<u64>>,
 }
@@ -119,7 +116,6 @@ pub struct ReadFingerprint {
     head: u64,
     /// Digest of the last bytes that were read, at most [`TAIL_LIMIT_BYTES`] bytes.
     tail: u64,
-    /// The number of bytes that `tail` covers.
     tail_bytes: u64,
 }
 
@@ -200,7 +196,6 @@ impl ReadFingerprint {
     }
 }
 
-/// Returns the length of the head of a file that was read up to `end`, in bytes.
 fn head_length(end: u64) -> usize {
     end.min(TAIL_LIMIT_BYTES as u64) as usize
 }
@@ -401,7 +396,7 @@ mod tests {
         file
     }
 
-    /// Returns the progress in a file. `read` contains the bytes that were read.
+    /// `read` contains the bytes that were read.
     fn progress(file: &File, read: &[u8], position: FilePosition) -> FileProgress {
         let metadata = file.metadata().expect("metadata");
         let print = ReadFingerprint::new(read, &TailFingerprint::new(read.len() as u64, read));

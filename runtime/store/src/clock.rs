@@ -86,12 +86,10 @@ impl fmt::Debug for TimeSource {
     }
 }
 
-/// A jump of the wall clock that is not confirmed yet.
 #[derive(Debug)]
 struct ClockJump {
     /// The time of the steady clock at the first read that saw the jump.
     first_read: u64,
-    /// The time of the steady clock at the newest read.
     last_read: u64,
     /// The smallest difference between the wall clock and the steady clock that a read has seen since the first read.
     ahead: u64,
@@ -116,9 +114,8 @@ impl ClockJump {
 pub struct MonotonicClock {
     source: TimeSource,
     offset: AtomicU64,
-    /// The newest time that this clock has returned. Two threads may read the clocks in one order and return in the
-    /// opposite order. Each function that returns the time therefore compares its result with this time, and returns
-    /// the later of the two.
+    /// Two threads may read the clocks in one order and return in the opposite order. Each function that returns the
+    /// time therefore compares its result with this time, and returns the later of the two.
     newest: AtomicU64,
     jump: Mutex<Option<ClockJump>>,
     /// True if `jump` is not `None`. If there is no jump, no read of the clock locks `jump`.
@@ -270,7 +267,6 @@ mod tests {
     const START_MS: u64 = 1_700_000_000_000;
     const DAY_MS: u64 = 24 * 3_600_000;
 
-    /// The wall clock and the steady clock of a test.
     #[derive(Clone, Default)]
     struct Clocks {
         wall: Arc<AtomicU64>,

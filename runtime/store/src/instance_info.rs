@@ -73,7 +73,6 @@ pub enum BrokerHealth {
 #[derive(Default, Serialize, Deserialize)]
 struct OfferedBuild {
     version: String,
-    /// The digest in hexadecimal digits.
     digest: String,
 }
 
@@ -187,15 +186,14 @@ impl ProcessIdentity {
     }
 }
 
-/// Returns the id of the machine's boot, and the namespace of process ids.
 fn boot_and_namespace() -> Option<String> {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     let namespace = fs::read_link("/proc/self/ns/pid").ok()?;
     Some(format!("{} {}", boot.trim(), namespace.display()))
 }
 
-/// Returns the start time of a process. Returns `None` if the process does not exist, or if the system hides the
-/// process from the caller. Also returns `None` if the process has ended and its parent has not called `wait` yet.
+/// Returns `None` if the process does not exist, or if the system hides it from the caller; also if the process has
+/// ended and its parent has not called `wait` yet.
 fn start_ticks(id: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     // The name of the process precedes these fields, in parentheses. The name may contain any characters.

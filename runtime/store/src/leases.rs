@@ -29,7 +29,6 @@ impl InstanceId {
     }
 }
 
-/// Writes sixteen hexadecimal digits.
 impl fmt::Display for InstanceId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:016x}", self.0)

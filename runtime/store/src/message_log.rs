@@ -40,7 +40,6 @@ pub enum Destination {
     File(Arc<str>),
 }
 
-/// Writes the kind and the name, as in `exchange/orders`.
 impl fmt::Display for Destination {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (kind, name) = match self {

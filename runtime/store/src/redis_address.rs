@@ -5,7 +5,6 @@ use std::fmt;
 
 use ordain_util::refreshed_url::{RefreshedUrl, may_show_port, refused_login_hint};
 
-/// The default port of Redis.
 const DEFAULT_PORT: u16 = 6379;
 
 /// The parts of a URL of the form `redis[s]://[user:password@]host[:port][,host[:port]…][/path]`.
@@ -28,7 +27,6 @@ pub struct RedisAddress {
     pub refused_login_hint: Option<String>,
 }
 
-/// The name of the setting with the URL.
 const URL_SETTING: &str = "store.url";
 
 /// The address of Redis. If the URL contains variables such as `${file:/path}`, the process reads the files that they

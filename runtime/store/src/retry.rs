@@ -6,9 +6,7 @@ use std::time::Duration;
 use super::StoreError;
 use ordain_util::log_throttle::LogThrottle;
 
-/// The delay between tries.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
-/// The minimum time between two log lines about a failing request.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
 /// Repeats a request until it succeeds, and logs the failures. `what` names the request in the log. While the request

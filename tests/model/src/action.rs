@@ -96,7 +96,6 @@ impl World {
         (0..id).all(|other| scope.leases[other] != scope.leases[id] || !waits(other))
     }
 
-    /// Adds the steps that an owner may take.
     pub(crate) fn actions_of(&self, scope: &Scope, id: usize, actions: &mut Vec<Action>) {
         let owner = &self.owners[id];
         let partition = scope.leases[id];
@@ -187,7 +186,7 @@ impl World {
         }
     }
 
-    /// Returns the entries that the store would remove from the outbox at the owner's request.
+    /// The owner's request would remove these entries.
     pub(crate) fn removable(&self, scope: &Scope, id: usize, shard: usize) -> Vec<Entry> {
         let owner = &self.owners[id];
         let partition = usize::from(scope.leases[id]);
@@ -201,7 +200,6 @@ impl World {
         self.store.shards[shard].outbox[partition].iter().filter(is_removable).copied().collect()
     }
 
-    /// Returns whether an owner has a reason to load a key.
     pub(crate) fn needs_load(&self, scope: &Scope, id: usize, key: u8) -> bool {
         let due = self.store.record(scope, key).and_then(|record| record.due);
         self.owners[id].needs_load(scope, key, due == Some(scope.leases[id]))

@@ -6,7 +6,6 @@ use crate::store::{CommitId, KeyRecord, StoredRevision, Write};
 /// The progress of the load of a key record.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Load {
-    /// The owner must request the load.
     Wanted,
     /// The store has answered, and the owner has not received the answer yet.
     Answered(Option<KeyRecord>),
@@ -42,7 +41,6 @@ impl Lane {
         self.revision.map_or(1, |revision| revision.next)
     }
 
-    /// Returns the number of executed events that are not committed, as far as the owner knows.
     pub(crate) fn ahead(&self) -> u8 {
         self.next_to_run - self.next()
     }
@@ -56,7 +54,6 @@ impl Lane {
         self.is_loaded() && self.ahead() == 0 && self.held.is_empty()
     }
 
-    /// Returns whether the store has all of the lane's state, and no event can run.
     pub(crate) fn is_idle(&self) -> bool {
         self.is_stored() && !self.is_runnable()
     }
@@ -99,7 +96,6 @@ impl Lane {
         self.held = self.held.without(self.spilled).from(self.next_to_run);
     }
 
-    /// Returns the lane's next write; with `spill` the write includes the held events.
     pub(crate) fn write(&self, key: u8, spill: bool) -> Option<Write> {
         let to_spill = if spill { self.held.from(self.next_to_run) } else { Set::default() };
         let spilled = self.spilled.with_all(to_spill).from(self.next_to_run);
@@ -107,7 +103,6 @@ impl Lane {
         (self.is_loaded() && (self.ahead() > 0 || !to_spill.is_empty())).then_some(write)
     }
 
-    /// Records that the store applied the lane's write.
     pub(crate) fn written(&mut self, write: &Write, written_by: CommitId) {
         let take_overs = self.revision.map_or(0, |revision| revision.take_overs);
         self.revision = Some(StoredRevision { next: write.next, take_overs, written_by });
@@ -115,9 +110,8 @@ impl Lane {
         self.held = self.held.without(write.spilled).from(write.next);
     }
 
-    /// Starts the lane again: keeps the held events, drops all results, and requests the stored key record again. The
-    /// reason is that the store refused the lane's write, or that the lane read its key record before the owner
-    /// repeated lost commits.
+    /// Keeps the held events, drops all results, and requests the stored key record again. The reason is that the store
+    /// refused the lane's write, or that the lane read its key record before the owner repeated lost commits.
     pub(crate) fn refused(&mut self) {
         *self = Self { held: self.held, ..Self::new(Load::Wanted) };
     }

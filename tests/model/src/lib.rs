@@ -222,7 +222,6 @@ impl Scope {
         self.fault == Some(fault)
     }
 
-    /// Returns the number of partitions.
     pub(crate) fn partitions(&self) -> u8 {
         self.leases.iter().max().map_or(0, |last| last + 1)
     }
@@ -235,7 +234,7 @@ impl Scope {
         self.queue[usize::from(position)]
     }
 
-    /// Returns whether another lease of the owner's partition follows.
+    /// True if the partition has another lease.
     pub(crate) fn has_successor(&self, owner: usize) -> bool {
         self.leases[owner + 1..].contains(&self.leases[owner])
     }

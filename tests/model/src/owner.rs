@@ -6,15 +6,13 @@ use crate::set::Set;
 use crate::store::{Batch, Claim, CommitId, Entry, Fence};
 use crate::{Fault, Scope};
 
-/// The phase of an owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) enum Phase {
     /// The owner has no lease yet.
     #[default]
     Waiting,
-    /// The owner got a lease. Meanwhile, a newer owner may have got the next lease.
+    /// A newer owner may have got the next lease.
     Alive,
-    /// The owner has released its partition cleanly.
     Released,
     /// The store has answered that a newer owner exists.
     Fenced,
@@ -22,41 +20,38 @@ pub(crate) enum Phase {
     Stopped,
 }
 
-/// An owner, which holds one lease.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Owner {
     pub(crate) phase: Phase,
     pub(crate) claim: Claim,
-    /// True if the connection to the broker is lost, and the owner has not noticed the loss.
+    /// The owner has not noticed the loss of its connection to the broker.
     pub(crate) is_disconnected: bool,
-    /// The owner's state for each shard.
     pub(crate) shards: Vec<OwnerShard>,
     /// The lane of each key; `None` if the owner has no lane of the key.
     pub(crate) lanes: Vec<Option<Lane>>,
     /// The positions of the unacknowledged deliveries in the queue.
     pub(crate) unacknowledged: Set,
-    /// The positions of the unacknowledged deliveries whose events are durable, as far as the owner knows.
+    /// Unacknowledged, but the events are durable, as far as the owner knows.
     pub(crate) finished: Set,
 }
 
-/// An owner's state for one shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct OwnerShard {
     /// True if the fence contains the owner's claim, as far as the owner knows.
     pub(crate) claimed: bool,
     /// The number of the last commit that the owner knows.
     pub(crate) number: u8,
-    /// The commit that the owner has sent, while it waits for the answer.
+    /// The owner has sent this commit, and waits for the answer.
     pub(crate) in_flight: Option<Batch>,
-    /// Committed entries that the owner still has to publish.
+    /// The owner still has to publish these committed entries.
     pub(crate) outbox: Vec<Entry>,
-    /// The number of the last commit whose outbox entries are all published.
+    /// All outbox entries up to this commit are published.
     pub(crate) published: u8,
     /// The owner's commits, if the owner repeats lost commits ([`Scope::repeats_commits`]).
     pub(crate) history: Vec<Batch>,
-    /// The number of the next lost commit to repeat; `None` if the owner knows of no lost commit.
+    /// `None` if the owner knows of no lost commit.
     pub(crate) next_to_repeat: Option<u8>,
-    /// The last commit that the owner knows. Only the checks of the properties read this field.
+    /// Only the checks of the properties read this field.
     last: CommitId,
 }
 
@@ -71,7 +66,7 @@ impl Owner {
         };
     }
 
-    /// Ends the owner, and drops all of its state.
+    /// Drops all state of the owner.
     pub(crate) fn end(&mut self, phase: Phase) {
         *self = Self { phase, ..Self::default() };
     }
@@ -80,8 +75,7 @@ impl Owner {
         self.phase == Phase::Alive && self.shards.iter().all(|shard_state| shard_state.claimed)
     }
 
-    /// Records that the fence contains the owner's claim. The owner will also publish the entries that an earlier owner
-    /// left in the outbox.
+    /// The owner will also publish the entries that an earlier owner left in the outbox.
     pub(crate) fn claimed(&mut self, shard: usize, fence: &Fence, outbox: Vec<Entry>) {
         let shard_state = &mut self.shards[shard];
         *shard_state = OwnerShard {
@@ -106,7 +100,6 @@ impl Owner {
         lane.get_or_insert_with(|| Lane::new(load)).accept(event.sequence);
     }
 
-    /// Executes the next event of a key.
     pub(crate) fn run(&mut self, scope: &Scope, key: u8) {
         let Some(lane) = &mut self.lanes[usize::from(key)] else { return };
         lane.next_to_run += 1;
@@ -121,7 +114,7 @@ impl Owner {
         }
     }
 
-    /// Returns the next commit of a shard: the executed events, and with `spill` also the held events.
+    /// Contains the executed events, and with `spill` also the held events.
     pub(crate) fn batch(&self, scope: &Scope, shard: usize, spill: bool) -> Option<Batch> {
         let shard_state = &self.shards[shard];
         let lanes = (0..).zip(&self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
@@ -159,7 +152,7 @@ impl Owner {
         }
     }
 
-    /// Begins to repeat the lost commits. `stored` is the number of the last commit that the shard has.
+    /// `stored` is the number of the last commit that the shard has.
     pub(crate) fn begin_repetition(&mut self, scope: &Scope, shard: usize, stored: u8) {
         self.shards[shard].next_to_repeat = Some(stored + 1);
         if scope.is(Fault::ReadsDiscardedEarly) {
@@ -167,7 +160,7 @@ impl Owner {
         }
     }
 
-    /// Returns the next lost commit to repeat; `None` if the owner does not have it in memory.
+    /// `None` if the owner does not have the commit in memory.
     pub(crate) fn commit_to_repeat(&self, scope: &Scope, shard: usize) -> Option<Batch> {
         let OwnerShard { history, next_to_repeat, .. } = &self.shards[shard];
         let is_next = |batch: &&Batch| Some(batch.number) == *next_to_repeat;
@@ -199,8 +192,8 @@ impl Owner {
         }
     }
 
-    /// Removes from memory all lanes of a shard that hold no events. The other lanes of the shard keep their held
-    /// events, drop all results, and load their key records again.
+    /// Removes the lanes of a shard that hold no events. The other lanes keep their held events, drop all results, and
+    /// load their key records again.
     fn discard_reads(&mut self, scope: &Scope, shard: usize) {
         let lanes = (0..).zip(&mut self.lanes).filter(|(key, _)| scope.shard_of(*key) == shard);
         for (_, lane) in lanes {
@@ -211,8 +204,7 @@ impl Owner {
         }
     }
 
-    /// Acknowledges the finished deliveries before the first unfinished delivery, in the order of their positions.
-    /// Returns the acknowledged positions.
+    /// Acknowledges the finished deliveries before the first unfinished one. Returns their positions.
     pub(crate) fn acknowledge(&mut self, scope: &Scope) -> Set {
         let durable = |position: &u8| {
             let event = scope.event(*position);

@@ -124,7 +124,6 @@ pub enum ProducerStep {
 /// Maximum number of remembered states that the shards may go back to, including the first state of the run.
 const STATE_LIMIT: usize = 2;
 
-/// Number of shards.
 pub(crate) const SHARDS: u8 = 2;
 
 impl Model for ProducerScope {

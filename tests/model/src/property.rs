@@ -24,16 +24,11 @@ pub(crate) enum Violation {
     RemovedUnpublished,
 }
 
-/// The losses of the store so far, and the first broken rule.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Findings {
-    /// True if the leases went back.
     pub(crate) lost_leases: bool,
-    /// True if a shard went back.
     pub(crate) lost_commits: bool,
-    /// True if owners repeat lost commits.
     pub(crate) repeats_commits: bool,
-    /// The first broken rule.
     pub(crate) broken: Option<Violation>,
 }
 
@@ -140,7 +135,6 @@ impl World {
         !self.may_lack_commits(scope) && self.queue.iter().zip(&scope.queue).any(lost)
     }
 
-    /// Returns whether a shard may lack commits: a shard went back, and no owner has repeated the lost commits.
     fn may_lack_commits(&self, scope: &Scope) -> bool {
         let is_whole = |(owner, partition): (&Owner, &u8)| {
             owner.phase == Phase::Alive

@@ -270,8 +270,8 @@ impl Model for QueueScope {
     }
 }
 
-/// A property that at least one run of each scope with writers in the reader's process must show. Otherwise, the scope
-/// is too small to test anything.
+/// At least one run of each scope with writers in the reader's process must show this. Otherwise, the scope is too
+/// small to test anything.
 pub const ENTRY_LOST: &str = "an entry is lost unread and counted";
 /// If a scope has calls over two shards, at least one run of the scope must show this property.
 pub const PART_WRITTEN_AGAIN: &str = "a call over two shards writes a lost entry again";

@@ -6,7 +6,6 @@ fn event(key: u8, sequence: u8, partition: u8) -> Event {
     Event { key, sequence, partition }
 }
 
-/// Returns events of key 0 in the queue of partition 0.
 fn events(sequences: &[u8]) -> Vec<Event> {
     sequences.iter().map(|sequence| event(0, *sequence, 0)).collect()
 }

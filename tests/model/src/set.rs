@@ -22,7 +22,6 @@ impl Set {
         Self(self.0 | 1 << number)
     }
 
-    /// Returns the union of two sets.
     pub(crate) fn with_all(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -31,7 +30,6 @@ impl Set {
         Self(self.0 & !other.0)
     }
 
-    /// Returns the set without the numbers below `first`.
     pub(crate) fn from(self, first: u8) -> Self {
         Self(self.0 & !((1 << first) - 1))
     }
@@ -40,7 +38,6 @@ impl Set {
         self.0 == 0
     }
 
-    /// Returns the numbers in ascending order.
     pub(crate) fn iter(self) -> impl Iterator<Item = u8> {
         (0..16).filter(move |number| self.has(*number))
     }

@@ -6,8 +6,8 @@ use crate::store::{Batch, Claim, Fence, KeyRecord, Reply, Shard, StoredRevision,
 use crate::{Fault, Scope};
 
 impl Shard {
-    /// Writes a claim into the fence of a partition. Returns the fence, which contains the partition's last commit.
-    /// Refuses the claim if the fence has a higher epoch, or another claim with the same epoch.
+    /// Returns the fence, which contains the partition's last commit. Refuses the claim if the fence has a higher
+    /// epoch, or another claim with the same epoch.
     pub(crate) fn claim(&mut self, scope: &Scope, partition: usize, claim: Claim) -> Reply<Fence> {
         let fence = &mut self.fences[partition];
         if fence.claim.epoch > claim.epoch {
@@ -77,7 +77,6 @@ impl Shard {
         Reply::Done(refused)
     }
 
-    /// Removes the keys of a commit from the due index.
     pub(crate) fn remove_due(&mut self, batch: &Batch) {
         for write in &batch.writes {
             if let Some(record) = &mut self.records[usize::from(write.key)] {
@@ -147,7 +146,6 @@ fn is_same_claim(scope: &Scope, one: Claim, other: Claim) -> bool {
     one == other || (scope.is(Fault::ClaimWithoutRandom) && one.epoch == other.epoch)
 }
 
-/// Returns whether the condition of a write holds.
 fn holds(
     scope: &Scope,
     record: Option<&KeyRecord>,

@@ -4,48 +4,43 @@ use crate::property::{Findings, Violation};
 use crate::set::Set;
 use crate::{Fault, Scope, StorePart};
 
-/// The claim that an owner writes into a fence.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Claim {
     /// The epoch of the owner's lease.
     pub(crate) epoch: u8,
-    /// The random part. The model uses the owner's number, because no two owners have the same random part.
+    /// The owner's number, because no two owners have the same random part.
     pub(crate) random: u8,
 }
 
-/// The identity of a commit. No two commits have the same claim and number. Only the checks of the properties use this
-/// identity; the store does not.
+/// No two commits have the same claim and number. Only the checks of the properties use this identity; the store does
+/// not.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct CommitId {
     pub(crate) claim: Claim,
     pub(crate) number: u8,
 }
 
-/// The fence of a partition in a shard: the claim of the owner, and the last commit.
+/// For each partition in a shard: the claim of the owner, and the last commit.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Fence {
     pub(crate) claim: Claim,
-    /// The number of the last commit.
     pub(crate) number: u8,
-    /// The answer to the last commit: the keys whose writes the store refused.
+    /// The store refused the writes of these keys of the last commit.
     pub(crate) refused: Set,
-    /// The last commit. Only the checks of the properties read this field.
+    /// Only the checks of the properties read this field.
     pub(crate) last: CommitId,
 }
 
-/// The durable record of a key.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct KeyRecord {
-    /// The next sequence to settle.
     pub(crate) next: u8,
     pub(crate) partition: u8,
-    /// Number of times that a partition has taken the key over from another partition.
+    /// Counts the take-overs by another partition.
     pub(crate) take_overs: u8,
-    /// The spilled events of the key.
     pub(crate) spilled: Set,
-    /// The partition whose due index contains the key, if any.
+    /// The due index of this partition contains the key.
     pub(crate) due: Option<u8>,
-    /// The commit that last wrote the key record. Only the checks of the properties read this field.
+    /// Only the checks of the properties read this field.
     pub(crate) written_by: CommitId,
 }
 
@@ -66,8 +61,7 @@ impl KeyRecord {
 pub(crate) struct StoredRevision {
     pub(crate) next: u8,
     pub(crate) take_overs: u8,
-    /// The commit that last wrote the key record. This field is not part of the condition: only the checks of the
-    /// properties read it.
+    /// Not part of the condition: only the checks of the properties read it.
     pub(crate) written_by: CommitId,
 }
 
@@ -75,9 +69,9 @@ pub(crate) struct StoredRevision {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Write {
     pub(crate) key: u8,
-    /// The condition of the write; `None` if no key record may exist.
+    /// `None` if no key record may exist.
     pub(crate) condition: Option<StoredRevision>,
-    /// The new `next`: all earlier events of the key were executed.
+    /// All earlier events of the key were executed.
     pub(crate) next: u8,
     /// The events of the key that are spilled after the write.
     pub(crate) spilled: Set,
@@ -89,22 +83,20 @@ impl Write {
         self.condition.map_or(1, |condition| condition.next)
     }
 
-    /// Returns the outbox entry of the write, if the write settles an event.
+    /// `None` if the write settles no event.
     pub(crate) fn entry(&self, number: u8) -> Option<Entry> {
         let events = Set::range(self.first(), self.next);
         (!events.is_empty()).then_some(Entry { number, key: self.key, events })
     }
 }
 
-/// A commit of one shard.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Batch {
     pub(crate) claim: Claim,
-    /// The number of this commit: one more than the number of the last commit. With [`Fault::SpillWithoutFence`], 0 for
-    /// a commit without a number.
+    /// One more than the number of the last commit. With [`Fault::SpillWithoutFence`], 0 for a commit without a number.
     pub(crate) number: u8,
     pub(crate) writes: Vec<Write>,
-    /// The last commit that the owner knew before this commit. Only the checks of the properties read this field.
+    /// The last commit that the owner knew before. Only the checks of the properties read this field.
     pub(crate) previous: CommitId,
 }
 
@@ -114,7 +106,6 @@ impl Batch {
     }
 }
 
-/// The answer to a claim or a commit.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) enum Reply<T> {
     /// The claim or commit has taken effect, either now or when it first arrived.
@@ -126,30 +117,25 @@ pub(crate) enum Reply<T> {
     RolledBack,
 }
 
-/// An entry of the outbox. A commit settled events of one key, and the entry contains the messages of these events.
+/// Contains the messages of the events of one key that a commit settled.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct Entry {
-    /// The number of the commit that settled the events.
     pub(crate) number: u8,
     pub(crate) key: u8,
     pub(crate) events: Set,
 }
 
-/// A shard: the part of the store that one atomic write can change.
+/// One atomic write can change this part of the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Shard {
-    /// The fence of each partition.
     pub(crate) fences: Vec<Fence>,
-    /// The key record of each key; `None` for a key of another shard.
+    /// `None` for a key of another shard.
     pub(crate) records: Vec<Option<KeyRecord>>,
-    /// The outbox of each partition.
     pub(crate) outbox: Vec<Vec<Entry>>,
 }
 
-/// The store: the leases, and the shards.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct Store {
-    /// The epoch of the last lease of each partition.
     leases: Vec<u8>,
     pub(crate) shards: Vec<Shard>,
 }
@@ -169,8 +155,7 @@ impl Store {
         self.shards[scope.shard_of(key)].records[usize::from(key)].as_ref()
     }
 
-    /// Gives a lease. Returns its epoch, which is higher than the epochs of the last lease and of all fences of the
-    /// partition.
+    /// The returned epoch is higher than the epochs of the last lease and of all fences of the partition.
     pub(crate) fn lease(&mut self, scope: &Scope, partition: usize, findings: &mut Findings) -> u8 {
         let fences = self.shards.iter().map(|shard| shard.fences[partition].claim.epoch);
         let highest = fences.max().unwrap_or(0);
@@ -183,7 +168,7 @@ impl Store {
         epoch
     }
 
-    /// Sets the whole store, or one part of it, back to an earlier state.
+    /// Restores the whole store, or one part of it.
     pub(crate) fn go_back(&mut self, part: StorePart, earlier: Self) {
         match part {
             StorePart::All => *self = earlier,

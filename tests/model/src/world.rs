@@ -14,7 +14,6 @@ pub struct World {
     /// The state that the store may go back to.
     pub(crate) earlier: Option<Store>,
     pub(crate) owners: Vec<Owner>,
-    /// The state of the delivery at each position of the queue.
     pub(crate) queue: Vec<DeliveryState>,
     /// Commits that may still arrive although no owner waits for the answer, each with its owner and shard.
     pub(crate) late_commits: Vec<(usize, usize, Batch)>,
@@ -26,7 +25,6 @@ pub struct World {
     pub(crate) findings: Findings,
 }
 
-/// The numbers of rare steps that may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct RemainingSteps {
     pub(crate) late_loads: u8,
@@ -34,14 +32,11 @@ pub(crate) struct RemainingSteps {
     pub(crate) goes_back: Vec<StorePart>,
 }
 
-/// The state of a delivery.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) enum DeliveryState {
-    /// The event waits at the broker.
     Ready,
     /// The broker has delivered the event to the owner with this number.
     Delivered(usize),
-    /// An owner has acknowledged the delivery.
     Acknowledged,
 }
 

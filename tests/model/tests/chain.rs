@@ -39,7 +39,6 @@ fn has_late_calls() -> ChainScope {
     ChainScope { rollbacks: 0, restarts: 1, ..loses_answers() }
 }
 
-/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (ChainFault, fn() -> ChainScope, ChainViolation);
 
 const FAULTS: &[FaultCase] = &[

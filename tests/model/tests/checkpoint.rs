@@ -21,7 +21,6 @@ fn has_letters() -> CheckpointScope {
     CheckpointScope { events: 2, dead: 1, restarts: 1, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (CheckpointFault, fn() -> CheckpointScope, CheckpointViolation);
 
 const FAULTS: &[FaultCase] = &[

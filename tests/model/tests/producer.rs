@@ -45,7 +45,6 @@ fn has_reader_and_restarts() -> ProducerScope {
     ProducerScope { restarts: 1, ..has_reader() }
 }
 
-/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (ProducerFault, fn() -> ProducerScope, ProducerViolation);
 
 const FAULTS: &[FaultCase] = &[

@@ -34,7 +34,6 @@ const PUBLISHED_IN_ORDER: &str = "messages of a key are published in order";
 /// A scope with its name. The list contains all properties that the runs of the scope show, and all properties that
 /// they break.
 type Case = (&'static str, fn() -> Scope, &'static [&'static str]);
-/// A fault, a scope, and the property that the fault breaks in the runs of this scope.
 type FaultCase = (Fault, fn() -> Scope, &'static str);
 
 const ONE_PARTITION: &[Case] = &[

@@ -22,7 +22,6 @@ fn restarts() -> QueueScope {
     QueueScope { restarts: 1, rollbacks: 2, ..goes_back() }
 }
 
-/// Returns a scope in which one call writes to two shards, and one of the shards may go back.
 fn two_shards() -> QueueScope {
     QueueScope { shared_calls: 1, ..goes_back() }
 }
@@ -37,7 +36,6 @@ fn another_reader() -> QueueScope {
     QueueScope { has_only_other_writers: true, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (QueueFault, fn() -> QueueScope, QueueViolation);
 
 const FAULTS: &[FaultCase] = &[

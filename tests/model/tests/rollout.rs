@@ -17,7 +17,6 @@ fn goes_back_twice() -> RolloutScope {
     RolloutScope { changes: 0, rollbacks: 2, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (RolloutFault, fn() -> RolloutScope, RolloutViolation);
 
 const FAULTS: &[FaultCase] = &[

@@ -79,7 +79,6 @@ const CASES: &[Case] = &[
     ),
 ];
 
-/// A fault, a fleet, and the property that the fault breaks in the runs of this fleet.
 type FaultCase = (SharingFault, fn() -> Fleet, &'static str);
 
 const FAULTS: &[FaultCase] = &[

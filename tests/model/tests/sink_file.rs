@@ -17,7 +17,6 @@ fn goes_back_twice() -> SinkFileScope {
     SinkFileScope { copies: 2, restores: 2, ..goes_back() }
 }
 
-/// A fault, a scope, and the rule that the fault breaks in the runs of this scope.
 type FaultCase = (SinkFileFault, fn() -> SinkFileScope, SinkFileViolation);
 
 const FAULTS: &[FaultCase] = &[

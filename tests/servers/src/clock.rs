@@ -8,7 +8,6 @@ use tempfile::TempDir;
 
 use crate::preload::compile_preload;
 
-/// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/src/clock.c");
 
 /// A clock, which shows the time of the system until the test sets another time. The clock must outlive the servers

@@ -16,7 +16,6 @@ use crate::proxy::Proxy;
 use crate::redis::{Options, Redis};
 use crate::wait::wait_until;
 
-/// The number of slots of every Cluster.
 const SLOTS: usize = 16_384;
 
 /// A Cluster of masters. At the start, each master has an equal share of the slots, in the order of the masters.
@@ -102,8 +101,7 @@ impl Cluster {
         self.nodes.iter().enumerate().map(url).collect()
     }
 
-    /// Returns the port that the Cluster announces for a node: the port of the node's proxy, or, without a proxy, the
-    /// port of the node.
+    /// The port of the node's proxy, or, without a proxy, the port of the node.
     fn named(&self, number: usize) -> u16 {
         self.proxies.get(number).map_or_else(|| self.nodes[number].port(), Proxy::port)
     }

@@ -56,9 +56,8 @@ impl Port {
     }
 }
 
-/// Returns a port for a server that listens at every address. This crate cannot reserve such a port, because the
-/// listener of the reservation would keep the server from listening at every address. The function therefore only
-/// checks that no process listens on the port now.
+/// This crate cannot reserve a port for a server that listens at every address, because the listener of the reservation
+/// would keep the server from listening. The function therefore only checks that no process listens on the port now.
 pub(crate) fn free_everywhere() -> Result<u16> {
     static TAKEN_COUNT: AtomicU16 = AtomicU16::new(0);
     let begin = (std::process::id() % u32::from(UNRESERVED_COUNT)) as u16;

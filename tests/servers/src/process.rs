@@ -45,8 +45,7 @@ pub(crate) struct Process {
     shell: Child,
     /// The process id of the program, not of the shell.
     id: u32,
-    /// The writing end of the pipe to the shell's standard input. The shell kills the program when it reads a line or
-    /// the end of the input.
+    /// The shell kills the program when it reads a line or the end of its standard input.
     hold: Option<ChildStdin>,
 }
 
@@ -75,7 +74,6 @@ impl Process {
         Ok(Self { shell, id, hold })
     }
 
-    /// Returns the program's process id.
     pub(crate) fn id(&self) -> u32 {
         self.id
     }

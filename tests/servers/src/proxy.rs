@@ -161,7 +161,6 @@ impl Drop for Proxy {
     }
 }
 
-/// Accepts connections until the mode refuses them or the proxy ends.
 fn accept(state: &Arc<State>, listener: &TcpListener, server: u16) {
     while let Ok((client, _)) = listener.accept() {
         if state.lock().is_shut() {

@@ -26,7 +26,6 @@ use crate::wait::wait_until;
 const DEFAULT: &str = "/";
 /// A user name: the broker's log names this user as the author of the changes by tests.
 const USER: &str = "tests";
-/// The name of the policy that a test sets.
 const POLICY: &str = "tests";
 
 /// The brokers that the tests of this process share. The brokers end with the process.
@@ -189,8 +188,7 @@ impl Rabbit {
         Ok(listed.lines().map(str::to_owned).collect())
     }
 
-    /// Returns the definition of an Erlang function `NameOf`. The function returns the name of a connection, or `none`
-    /// if the connection belongs to another virtual host.
+    /// The function returns the name of a connection, or `none` if the connection belongs to another virtual host.
     fn name_of_connection(&self) -> String {
         format!(
             "NameOf = fun(Pid) -> \
@@ -301,7 +299,6 @@ impl Rabbit {
         self.set_policy_by("parse_set_op", POLICY, queues, definition)
     }
 
-    /// Sets a policy by a function of the Erlang module `rabbit_policy`.
     fn set_policy_by(
         &self,
         function: &str,
@@ -601,7 +598,6 @@ fn shared_server(options: &RabbitOptions) -> Result<Arc<Server>> {
     Ok(server)
 }
 
-/// Formats a text as an Erlang binary.
 fn binary(text: &str) -> String {
     format!("<<{text:?}/utf8>>")
 }

@@ -24,12 +24,9 @@ use crate::running::ServerProcess;
 use crate::tls::Certificates;
 use crate::wait::wait_until;
 
-/// The maximum number of attempts to start a server. Another attempt follows only if another process took the port just
-/// before the server could use it.
+/// Another attempt follows only if another process took the port just before the server could use it.
 const START_LIMIT: u32 = 5;
-/// The name of the configuration file in the folder of a server.
 pub(crate) const CONFIG: &str = "redis.conf";
-/// The maximum number of log lines that an error contains.
 const LOG_TAIL_LINES: usize = 20;
 
 /// A Redis in a private folder on a private port of 127.0.0.1. Dropping the value kills the server.
@@ -109,8 +106,7 @@ impl Redis {
         self.tls.as_ref().map(|(port, certificates)| (port.number(), certificates))
     }
 
-    /// Returns the port to which the other nodes of a Cluster connect as clients: the port for TLS if TLS was
-    /// requested, and otherwise the plain port.
+    /// The other nodes connect as clients to the port for TLS if TLS was requested, and otherwise to the plain port.
     pub(crate) fn peer_port(&self) -> u16 {
         self.tls.as_ref().map_or_else(|| self.port(), |(port, _)| port.number())
     }

@@ -9,8 +9,7 @@ use anyhow::{Context, Result};
 use crate::process::Process;
 use crate::wait::wait_until;
 
-/// The process of a server; empty before the first start, and after [`Self::kill`] or [`Self::stop`]. Dropping the
-/// value kills the process.
+/// Empty before the first start, and after [`Self::kill`] or [`Self::stop`]. Dropping the value kills the process.
 #[derive(Debug, Default)]
 pub(crate) struct ServerProcess(Mutex<State>);
 
@@ -21,7 +20,6 @@ struct State {
 }
 
 impl ServerProcess {
-    /// Replaces the process.
     pub(crate) fn set(&self, process: Process) {
         *self.state() = State { process: Some(process), paused: false };
     }
@@ -31,8 +29,8 @@ impl ServerProcess {
         matches!(self.ended(), Some(Ok(None)))
     }
 
-    /// Returns the exit status of the process (`Ok(None)` while it is running), or `None` before the first start, and
-    /// after [`Self::kill`] or [`Self::stop`].
+    /// `Ok(None)` while the process is running; `None` before the first start, and after [`Self::kill`] or
+    /// [`Self::stop`].
     pub(crate) fn ended(&self) -> Option<Result<Option<ExitStatus>>> {
         Some(self.state().process.as_mut()?.ended())
     }

@@ -12,7 +12,6 @@ use crate::redis::{Options, Redis};
 use crate::resp::{Connection, Reply};
 use crate::wait::wait_until;
 
-/// The name of the group in the configuration of the Sentinel.
 const NAME: &str = "ordain";
 /// How long a master may be silent while the test expects no failover. The time is long, because on a busy machine, a
 /// master can be silent for half a second, and an unexpected failover may lose writes.
@@ -293,15 +292,14 @@ impl Sentinel {
         self.until_replica_known()
     }
 
-    /// Waits until the Sentinel considers the replica fit to become the master.
     fn until_replica_known(&self) -> Result<()> {
         self.until_replica("a Sentinel that knows the replica", |is| {
             is("master-link-status", "ok") && is("flags", "slave")
         })
     }
 
-    /// Waits until the Sentinel's description of the replica fulfils a condition. `is_right` receives a function that
-    /// returns whether a field of the description has the given value.
+    /// `is_right` receives a function that returns whether a field of the Sentinel's description of the replica has the
+    /// given value.
     fn until_replica(
         &self,
         what: &str,
@@ -328,7 +326,6 @@ impl Sentinel {
 #[derive(Debug)]
 pub struct CutOff {
     connection: Connection,
-    /// The ids of the clients that were connected before the split.
     clients: BTreeSet<String>,
 }
 
@@ -347,7 +344,6 @@ impl CutOff {
     }
 }
 
-/// Returns the id in a line of `CLIENT LIST`.
 fn id_of(client: &str) -> Option<&str> {
     client.split(' ').find_map(|field| field.strip_prefix("id="))
 }

@@ -41,7 +41,6 @@ pub struct Certificates {
 }
 
 impl Certificates {
-    /// Makes the certificates in a folder, by `openssl`.
     pub(crate) fn make(folder: &Path) -> Result<Self> {
         fs::create_dir_all(folder)?;
         fs::write(folder.join("openssl.conf"), CONFIG)?;
@@ -96,7 +95,6 @@ impl Certificates {
     }
 }
 
-/// Runs `openssl` in a folder.
 fn openssl(folder: &Path, args: &str) -> Result<()> {
     let mut command = Command::new(find("openssl")?);
     let output = command.current_dir(folder).args(args.split(' ')).output()?;

@@ -5,10 +5,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
 
-/// The time limit of a wait. A wait reaches the limit only if the condition never holds, or if the machine is very
-/// busy.
+/// A wait reaches the limit only if the condition never holds, or if the machine is very busy.
 pub(crate) const WAIT_TIMEOUT: Duration = Duration::from_mins(1);
-/// The interval between two checks.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 /// The interval between two checks that run a program (a command). Such a program runs for about as long as this
 /// interval.
@@ -25,7 +23,6 @@ pub fn wait_for_command(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> 
     wait_with(COMMAND_POLL_INTERVAL, WAIT_TIMEOUT, what, || Ok(is_so()?.then_some(())))
 }
 
-/// Waits until `poll` finds a value, and returns the value.
 pub(crate) fn wait_for<T>(what: &str, poll: impl FnMut() -> Result<Option<T>>) -> Result<T> {
     wait_within(WAIT_TIMEOUT, what, poll)
 }

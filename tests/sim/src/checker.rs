@@ -48,11 +48,9 @@ impl fmt::Display for Violation {
     }
 }
 
-/// The checker of one run.
 #[derive(Debug)]
 pub(crate) struct Checker {
     plan: Plan,
-    /// The first broken invariant.
     violation: Option<Violation>,
     /// The virtual time in ms.
     now: u64,
@@ -72,17 +70,16 @@ pub(crate) struct Checker {
     /// False while the simulation may make reads of spilled events fail; true at the end of the run, when all reads
     /// succeed.
     reads_succeed: bool,
-    /// For a stream whose events Ordain numbers: by key and id, the first position of the event in the source's queue.
+    /// For a stream whose events Ordain numbers: by key and id, the first position in the source's queue.
     positions: BTreeMap<(Key, u64), usize>,
     /// Number of times that an owner ended or the store went back.
     deaths: u32,
-    /// Number of times that the store went back.
     rollback_count: u32,
     /// True if the store has gone back and the owner has not yet repeated all lost commits.
     pub(crate) lacks_commits: bool,
-    /// Key and sequence of the events that the present owner settled again by repeating lost commits. The owner must
-    /// distinguish these events from other events with the same sequences. Skipped sequences are not included, because
-    /// the owner has no digest of their late originals.
+    /// The present owner settled these events (key and sequence) again by repeating lost commits, and must distinguish
+    /// them from other events with the same sequences. Skipped sequences are not included, because the owner has no
+    /// digest of their late originals.
     recovered: BTreeSet<(Key, u64)>,
     /// Key and content of each event whose delivery was acknowledged.
     acknowledged_events: BTreeSet<(Key, u64)>,
@@ -115,23 +112,20 @@ impl Checker {
         }
     }
 
-    /// Returns the first broken invariant, if any.
     pub(crate) fn violation(&self) -> Option<&Violation> {
         self.violation.as_ref()
     }
 
-    /// Records a broken invariant. The checker reports only the first violation, because the first violation may have
-    /// caused the later violations.
+    /// Only the first violation counts, because it may have caused the later ones.
     pub(crate) fn broke(&mut self, invariant: &'static str, detail: String) {
         self.violation.get_or_insert(Violation { invariant, detail });
     }
 
-    /// Sets the virtual time.
     pub(crate) fn at(&mut self, now: u64) {
         self.now = now;
     }
 
-    /// Records that a key record was made unreadable on purpose.
+    /// The key record was made unreadable on purpose.
     pub(crate) fn corrupted(&mut self, key: &Key) {
         self.corrupt.insert(key.clone());
     }
@@ -141,18 +135,16 @@ impl Checker {
         !self.reads_succeed && self.unread.contains(key)
     }
 
-    /// Records that a read of spilled events failed on purpose.
+    /// The read of spilled events failed on purpose.
     pub(crate) fn unread(&mut self, key: &Key) {
         self.unread.insert(key.clone());
     }
 
-    /// Records that all reads of spilled events succeed from now on. Every key that waited for a read must now
-    /// progress.
+    /// Every key that waited for a read must now progress.
     pub(crate) fn reads_succeed(&mut self) {
         self.reads_succeed = true;
     }
 
-    /// Returns whether key records may expire during the run.
     fn keys_expire(&self) -> bool {
         let settings = &self.plan.settings;
         settings.complete_ttl < 1_000_000 || settings.key_ttl.is_some()
@@ -168,13 +160,12 @@ impl Checker {
         self.keys.get(key).map_or(self.plan.settings.first, |model| model.next)
     }
 
-    /// Records a delivery of bytes that are not an event.
+    /// The bytes are not an event.
     pub(crate) fn delivered_raw(&mut self, bytes: &Bytes) {
         self.received.raw.insert(bytes.clone());
     }
 }
 
-/// Returns a readable name for a sequence of a key.
 fn at(key: &str, sequence: u64) -> String {
     format!("{key:?} #{sequence}")
 }

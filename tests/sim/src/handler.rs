@@ -8,10 +8,8 @@ use crate::plan::{BlockKind, Plan};
 use crate::producer::{BLOCKED_KEY, HANDLED_TYPE};
 use crate::rng::mix;
 
-/// Maximum number of messages of an event.
 pub(crate) const MESSAGE_LIMIT: u64 = 3;
 
-/// The handler's result for an event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Effect {
     pub(crate) state: StateUpdate,
@@ -19,13 +17,12 @@ pub(crate) struct Effect {
     pub(crate) complete: bool,
 }
 
-/// The behaviour of an event under the simulated handler. The plan, the key and the content of the event determine this
-/// behaviour.
+/// The plan, the key and the content of the event determine the behaviour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventBehavior {
     Fine,
     Rejected,
-    /// The event fails this number of times.
+    /// The number of failures.
     Fails(FailureKind, u32),
     /// The event fails until a version other than [`FIRST_VERSION`](crate::world::FIRST_VERSION) executes it.
     FailsUntilNewVersion(FailureKind),
@@ -44,7 +41,6 @@ impl EventBehavior {
         }
     }
 
-    /// Returns the kind of failure that executions of the event may have.
     pub(crate) fn kind(self) -> Option<FailureKind> {
         match self {
             Self::Fails(kind, _) | Self::FailsUntilNewVersion(kind) | Self::FailsForEver(kind) => {
@@ -55,7 +51,7 @@ impl EventBehavior {
     }
 }
 
-/// The kinds of failures. `Retry` occurs twice, so it is twice as likely as another kind.
+/// `Retry` occurs twice, so it is twice as likely as another kind.
 const KINDS: [FailureKind; 6] = [
     FailureKind::Retry,
     FailureKind::Retry,
@@ -70,7 +66,6 @@ pub(crate) fn has_other_type(plan: &Plan, event: &Event) -> bool {
     plan.settings.types.is_some() && event.kind() != HANDLED_TYPE
 }
 
-/// Returns the behaviour of an event.
 pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     if has_other_type(plan, event) {
         return EventBehavior::Fine;
@@ -95,8 +90,8 @@ pub(crate) fn behavior(plan: &Plan, event: &Event) -> EventBehavior {
     EventBehavior::Fine
 }
 
-/// Returns the effect of a successful event. If the handler does not execute events of the type, the event changes no
-/// state. If the settings also name a sink for such events, the only message passes the event on to this sink.
+/// An event of another type changes no state. If the settings name a sink for such events, the only message passes the
+/// event on to this sink.
 pub(crate) fn handle(
     plan: &Plan,
     version: &str,
@@ -133,14 +128,14 @@ fn message(plan: &Plan, hash: u64, index: u64) -> Message {
     })
 }
 
-/// Returns the bytes of a hash, followed by zeros. The plan limits the number of zeros.
+/// Zeros follow the hash, as many as the plan allows.
 fn padded(plan: &Plan, hash: u64) -> Vec<u8> {
     let mut bytes = hash.to_le_bytes().to_vec();
     bytes.resize(bytes.len() + (hash % (plan.handler.padding + 1)) as usize, 0);
     bytes
 }
 
-/// Returns the state after a change.
+/// Applies the change.
 pub(crate) fn changed(state: Option<Bytes>, change: &StateUpdate) -> Option<Bytes> {
     match change {
         StateUpdate::Keep => state,
@@ -149,7 +144,7 @@ pub(crate) fn changed(state: Option<Bytes>, change: &StateUpdate) -> Option<Byte
     }
 }
 
-/// Combines two changes of a state into one change with the same effect.
+/// The result has the same effect as the two changes.
 pub(crate) fn then(first: StateUpdate, second: &StateUpdate) -> StateUpdate {
     match second {
         StateUpdate::Keep => first,

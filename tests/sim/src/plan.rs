@@ -9,7 +9,6 @@ use ordain_core::{
 use crate::profile::Profile;
 use crate::rng::Rng;
 
-/// The choices for one run.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
@@ -24,20 +23,18 @@ pub(crate) struct Plan {
     pub(crate) disturb: DisturbancePlan,
     /// The longest time until the sink accepts the messages of a commit.
     pub(crate) sink_delay: u64,
-    /// True if the source is finite and reports its end.
+    /// A finite source reports its end.
     pub(crate) once: bool,
-    /// True if the source lowers and raises the prefetch: the maximum number of deliveries that are unacknowledged at
-    /// one time.
+    /// The source lowers and raises the prefetch: the maximum number of deliveries that are unacknowledged at one time.
     pub(crate) windows: bool,
 }
 
-/// The events of the producers, and the failures of their delivery.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ProducerPlan {
     pub(crate) keys: u64,
-    /// The smallest and the largest number of events of a key.
+    /// The smallest and the largest number for a key.
     pub(crate) events: (u64, u64),
-    /// The time over which all events are produced.
+    /// All events are produced within this time.
     pub(crate) spread: u64,
     /// Rate of events that never reach the queue.
     pub(crate) lost: u32,
@@ -77,12 +74,11 @@ pub(crate) struct ProducerPlan {
     pub(crate) astray: u32,
 }
 
-/// The handlers' behaviour. The handler may reject an event, executions of the event may fail, and the event may end
-/// its key. The seed, the rates, `blocked`, and the key and the content of the event determine which of these happens.
-/// The failure of a single attempt also depends on the number of the attempt and on the handler version.
+/// The seed, the rates, `blocked`, and the key and the content of an event determine whether the handler rejects it,
+/// whether executions fail, and whether it ends its key. The failure of a single attempt also depends on the number of
+/// the attempt and on the handler version.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct HandlerPlan {
-    /// Rate of events that the handler rejects.
     pub(crate) rejects: u32,
     /// Rate of events that fail a few times.
     pub(crate) fails: u32,
@@ -95,40 +91,37 @@ pub(crate) struct HandlerPlan {
     pub(crate) slowness: u64,
     /// Rate of events after which the worker ends the turn early.
     pub(crate) stops_early: u32,
-    /// The largest number of bytes that the handler adds to a state and to each message, to make them larger.
+    /// At most this number of bytes makes states and messages larger.
     pub(crate) padding: u64,
     /// The way in which one key is blocked; `None` if no key is blocked.
     pub(crate) blocked: Option<BlockKind>,
 }
 
-/// The way in which a plan blocks one key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockKind {
     /// Each turn of the key takes an hour.
     Slow,
-    /// Each attempt to execute an event of the key fails.
+    /// Each attempt fails.
     Failing,
     /// The key's second event never arrives.
     Gap,
 }
 
-/// The delays and failures of the store's answers.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct StorePlan {
-    /// The longest delay of an answer.
     pub(crate) latency: u64,
     /// Rate of commits that the store neither applies nor answers while the owner waits. The store applies half of
     /// these commits later, after the owner has stopped waiting.
     pub(crate) lost_before: u32,
     /// Rate of commits that the store applies, but does not answer.
     pub(crate) lost_after: u32,
-    /// True if one key record becomes unreadable.
+    /// One key record becomes unreadable.
     pub(crate) corrupts: bool,
     /// Rate of reads of spilled events that fail. At the end of the run, when new owners start, all reads succeed.
     pub(crate) unreadable: u32,
 }
 
-/// The delays and failures of the remote replay source's answers.
+/// Delays and failures of the remote replay source.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct ReplayPlan {
     /// The longest delay that is added to the delays of a store's answer.
@@ -141,16 +134,14 @@ pub(crate) struct ReplayPlan {
     pub(crate) cut: u32,
 }
 
-/// The number of planned disturbances of each kind in a run.
+/// The number of planned disturbances of each kind.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct DisturbancePlan {
     /// Number of times that an owner ends without a drain.
     pub(crate) crashes: u64,
     /// Number of times that a new owner claims a partition whose owner continues.
     pub(crate) takeovers: u64,
-    /// Number of lost connections to the source.
     pub(crate) resets: u64,
-    /// Number of rollouts.
     pub(crate) versions: u64,
     /// Number of drains. In a drain, the owner finishes its running events, and then a successor claims the partition.
     pub(crate) drains: u64,
@@ -203,7 +194,7 @@ impl Plan {
     }
 }
 
-/// Returns settings with wide limits. A profile narrows the limits that it tests.
+/// A profile narrows the limits that it tests.
 fn settings(rng: &mut Rng) -> SequencerSettings {
     SequencerSettings {
         ordering: OrderingMode::Sequenced,

@@ -11,19 +11,16 @@ use ordain_core::{Event, EventParts, Key, OrderingMode, SEQUENCE_END, digest};
 use crate::plan::{BlockKind, Plan};
 use crate::rng::{Rng, mix};
 
-/// One entry of a queue.
 #[derive(Debug, Clone)]
 pub(crate) struct Entry {
-    /// The earliest time at which the source may deliver the entry.
+    /// The source may deliver the entry from this time on.
     pub(crate) at: u64,
     pub(crate) item: SourceItem,
 }
 
-/// The content of a delivery.
 #[derive(Debug, Clone)]
 pub(crate) enum SourceItem {
     Event(Arc<Event>),
-    /// Bytes that are no event.
     Unreadable(Bytes),
 }
 
@@ -34,19 +31,18 @@ pub(crate) struct Script {
     pub(crate) queues: Vec<Vec<Entry>>,
     /// By key and sequence, the events that the remote replay source has.
     pub(crate) remote: BTreeMap<(Key, u64), Arc<Event>>,
-    /// Key records that are in the store from the beginning, each as its partition and its next sequence.
+    /// The partition and the next sequence of key records that are in the store from the beginning.
     pub(crate) imported: BTreeMap<Key, (u32, u64)>,
-    /// The earliest time at which the source may deliver the last entry.
+    /// The source may deliver the last entry from this time on.
     pub(crate) end: u64,
 }
 
-/// The type of the events that the handler executes.
+/// The handler executes events of this type.
 pub(crate) const HANDLED_TYPE: &str = "sim";
 
-/// The key that a plan with a [`BlockKind`] value blocks.
+/// A plan with a [`BlockKind`] value blocks this key.
 pub(crate) const BLOCKED_KEY: &str = "key-0";
 
-/// Returns the script of a run.
 pub(crate) fn script(plan: &Plan, rng: &mut Rng) -> Script {
     let mut writer = Writer { plan, rng, placed: Vec::new(), script: Script::default() };
     for key in 0..plan.producer.keys {
@@ -69,7 +65,7 @@ struct Writer<'a> {
     script: Script,
 }
 
-/// The home partition of a key's events, and the time at which the key moves to another partition.
+/// The home partition of a key's events, and the time of its move.
 struct Route {
     home: usize,
     moves_at: u64,
@@ -128,8 +124,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds a few late events whose sequences are in the range of a jump. None of them arrives before the time of the
-    /// jump.
+    /// The sequences are in the range of a jump. No event arrives before the time of the jump.
     fn late_between(&mut self, key: &Key, route: &Route, between: Range<u64>, base: u64) {
         for _ in 0..self.rng.below(4) {
             let sequence = self.rng.between(between.start, between.end - 1);
@@ -143,7 +138,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds one event of a key, with the failures of its delivery.
+    /// The delivery of the event may fail.
     fn event(&mut self, key: &Key, route: &Route, sequence: u64, base: u64, end: bool) {
         let rates = &self.plan.producer;
         let event = self.make(key, sequence, "original", end);
@@ -175,8 +170,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Adds unusual deliveries at this time, at the rates of the plan: an event with a sequence far ahead, an unusable
-    /// event, or bytes that are no event.
+    /// The rates of the plan determine the unusual deliveries: an event with a sequence far ahead, an unusable event,
+    /// or bytes that are no event.
     fn oddities(&mut self, key: &Key, route: &Route, end: u64, sequence: u64, at: u64) {
         let rates = &self.plan.producer;
         if self.rng.permille(rates.far) {
@@ -243,7 +238,7 @@ impl Writer<'_> {
         }))
     }
 
-    /// Returns the type of an event. All events with the same key and sequence have the same type.
+    /// All events with the same key and sequence have the same type.
     fn kind(&self, key: &Key, sequence: u64) -> &'static str {
         let chance = mix(&[self.plan.seed, digest(key.as_bytes()), sequence, 3]) % 1000;
         if chance < u64::from(self.plan.producer.other_types) { "other" } else { HANDLED_TYPE }

@@ -189,7 +189,7 @@ impl Profile {
     }
 }
 
-/// Plans handlers that fail until the next version, and new versions.
+/// The handlers fail until the next version.
 fn versions(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     plan.handler.fails_for_ever = 40;
@@ -201,7 +201,7 @@ fn versions(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.crashes = rng.below(4);
 }
 
-/// Plans replay sources whose answers often lack room for all found events.
+/// Answers of replay sources often lack room for all found events.
 fn paged(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     plan.replay.cut = 500;
@@ -228,8 +228,8 @@ fn other_types(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.versions = 0;
 }
 
-/// Plans the ordinary failures: lost, repeated, reordered, conflicting and unusable events, rejected events, and
-/// commits without an answer.
+/// The ordinary failures: lost, repeated, reordered, conflicting and unusable events, rejected events, and commits
+/// without an answer.
 fn disturbed(plan: &mut Plan) {
     let producer = &mut plan.producer;
     producer.lost = 20;
@@ -258,7 +258,6 @@ fn gappy(plan: &mut Plan, rng: &mut Rng) {
     plan.settings.gap.tail = rng.pick(&[None, Some(1_000)]);
 }
 
-/// Plans rejected events, failing events and slow turns.
 fn failing(plan: &mut Plan, rng: &mut Rng) {
     plan.handler.rejects = 50;
     plan.handler.fails = rng.pick(&[50, 150]);
@@ -267,7 +266,6 @@ fn failing(plan: &mut Plan, rng: &mut Rng) {
     plan.handler.slowness = 3_000;
 }
 
-/// Narrows all limits of the sequencers.
 fn tiny(plan: &mut Plan, rng: &mut Rng) {
     let settings = &mut plan.settings;
     settings.max_lanes = 3;
@@ -301,8 +299,8 @@ fn fifo(plan: &mut Plan, rng: &mut Rng) {
     disturbances(plan, rng, 2);
 }
 
-/// Plans event ids that expire while the source can still redeliver their events. Producers do not repeat events: only
-/// the source redelivers events, to a new owner or over a new connection.
+/// Event ids expire while the source can still redeliver their events. Producers do not repeat events: only the source
+/// redelivers events, to a new owner or over a new connection.
 fn fifo_forgets(plan: &mut Plan, rng: &mut Rng) {
     fifo(plan, rng);
     plan.producer.repeated = 0;
@@ -390,8 +388,8 @@ fn jumping(plan: &mut Plan, rng: &mut Rng) {
     }
 }
 
-/// Plans keys that begin at the first event that arrives. Events with lower sequences arrive before or after the first
-/// commit of the key.
+/// Keys begin at the first event that arrives. Events with lower sequences arrive before or after the first commit of
+/// the key.
 fn anywhere(plan: &mut Plan, rng: &mut Rng) {
     disturbed(plan);
     failing(plan, rng);
@@ -443,8 +441,7 @@ fn large(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 3);
 }
 
-/// Plans a source that lowers and raises the prefetch: the maximum number of deliveries that are unacknowledged at one
-/// time.
+/// The source lowers and raises the prefetch.
 fn windows(plan: &mut Plan, rng: &mut Rng) {
     gappy(plan, rng);
     failing(plan, rng);
@@ -502,7 +499,7 @@ fn wild(plan: &mut Plan, rng: &mut Rng) {
     crashes(plan, rng, 6);
 }
 
-/// Plans a store that goes back and loses a few commits, which the owner still has in memory.
+/// The store loses a few commits, which the owner still has in memory.
 fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     failing(plan, rng);
     if rng.permille(300) {
@@ -516,7 +513,7 @@ fn goes_back(plan: &mut Plan, rng: &mut Rng) {
     plan.disturb.steps_back = rng.between(1, 16);
 }
 
-/// Plans many spilled events, and reads of spilled events that fail sometimes or always.
+/// Reads of the many spilled events fail sometimes or always.
 fn damaged(plan: &mut Plan, rng: &mut Rng) {
     if rng.permille(300) {
         fifo(plan, rng);
@@ -570,8 +567,8 @@ fn crashes(plan: &mut Plan, rng: &mut Rng, most: u64) {
     plan.disturb.crashes = rng.between(1, most);
 }
 
-/// Plans disturbances: at most `most` crashes, `most` take-overs and `most` lost connections, and at most one rollout
-/// and one drain. Replaces all earlier disturbances.
+/// Replaces all earlier disturbances: at most `most` crashes, `most` take-overs and `most` lost connections, and at
+/// most one rollout and one drain.
 fn disturbances(plan: &mut Plan, rng: &mut Rng, most: u64) {
     plan.disturb = DisturbancePlan {
         crashes: rng.below(most + 1),

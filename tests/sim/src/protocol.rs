@@ -9,11 +9,11 @@ use ordain_model::{Action, Event, Fault, Scope, StorePart, play};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Maximum number of events in a run. The model keeps positions in the queue, and sequences, in sets of numbers below
-/// 16, and needs one further number after the last sequence.
+/// The model keeps positions in the queue, and sequences, in sets of numbers below 16, and needs one further number
+/// after the last sequence.
 const EVENT_LIMIT: u64 = 14;
 
-/// The names of the notable states and steps of a run, or the broken property.
+/// The notable states and steps, or the broken property.
 type ProtocolResult = Result<BTreeSet<&'static str>, Violation>;
 
 /// Plays the random run that the seed determines. Returns the names of the notable states and steps of the run, so that
@@ -47,7 +47,7 @@ fn run(scope: &Scope, pace: &Pace, rng: &mut Rng) -> ProtocolResult {
     Ok(reached)
 }
 
-/// Returns the name of a notable step, or `None` for an ordinary step.
+/// Returns `None` for an ordinary step.
 fn special(action: Action) -> Option<&'static str> {
     Some(match action {
         Action::GoBack(StorePart::All) => "the whole store goes back",
@@ -61,7 +61,6 @@ fn special(action: Action) -> Option<&'static str> {
     })
 }
 
-/// Chooses the size of a run.
 fn scope(rng: &mut Rng) -> Scope {
     let shards = rng.between(1, 3) as u8;
     let partitions = rng.between(1, 2);
@@ -97,8 +96,7 @@ fn scope(rng: &mut Rng) -> Scope {
     }
 }
 
-/// Chooses the size of a run in which owners repeat their lost commits. Each partition has one owner, and no key
-/// changes its partition.
+/// Each partition has one owner, and no key changes its partition.
 fn repeating_scope(rng: &mut Rng) -> Scope {
     let shards = rng.between(1, 2) as u8;
     let partitions = rng.between(1, 2) as u8;
@@ -124,8 +122,8 @@ fn repeating_scope(rng: &mut Rng) -> Scope {
     }
 }
 
-/// Returns the events of the broker. Some events change places with their neighbours. In thousandths, `strays` is the
-/// rate of events that come to a random partition. All other events come to the partition of their key.
+/// Some events change places with their neighbours. In thousandths, `strays` is the rate of events that come to a
+/// random partition. All other events come to the partition of their key.
 fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
     let mut next = vec![1; usize::from(keys)];
     let mut queue = Vec::new();
@@ -147,14 +145,14 @@ fn queue(rng: &mut Rng, keys: u8, partitions: u8, strays: u32) -> Vec<Event> {
     queue
 }
 
-/// The weights of the steps: a kind of step with a higher weight happens more often in the run.
+/// A kind of step with a higher weight happens more often in the run.
 struct Pace {
     leases: u64,
     losses: u64,
     disturbances: u64,
     turns: u64,
     evictions: u64,
-    /// The weight of checks that find lost commits: with a low weight, owners notice a loss late.
+    /// With a low weight of checks, owners notice a loss late.
     checks: u64,
 }
 
@@ -166,8 +164,7 @@ impl Pace {
         Self { leases, losses, disturbances, turns: 32, evictions: disturbances, checks: 32 }
     }
 
-    /// Returns weights for a run in which owners repeat lost commits. Owners often remove lanes from memory, so that
-    /// they load key records while the store lacks commits.
+    /// Owners often remove lanes from memory, so that they load key records while the store lacks commits.
     fn of_repetition(rng: &mut Rng) -> Self {
         Self {
             leases: 1 << rng.below(5),

@@ -15,7 +15,6 @@ impl Rng {
         scramble(self.0)
     }
 
-    /// Returns a random number below `limit`; 0 for a limit of 0.
     pub(crate) fn below(&mut self, limit: u64) -> u64 {
         if limit == 0 { 0 } else { self.next() % limit }
     }
@@ -48,7 +47,6 @@ impl Rng {
     }
 }
 
-/// Mixes several numbers into one.
 pub(crate) fn mix(parts: &[u64]) -> u64 {
     parts.iter().fold(0x6f72_6461_696e, |hash, part| scramble(hash ^ part.wrapping_mul(3)))
 }

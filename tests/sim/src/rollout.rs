@@ -6,7 +6,6 @@ use ordain_model::{RolloutCounts, RolloutFault, RolloutStep, RolloutWorld};
 use crate::Violation;
 use crate::rng::{Rng, mix};
 
-/// Number of builds of the handler.
 const BUILDS: u64 = 5;
 /// A rollback chooses among the newest remembered tables of the store: at most this number of tables.
 const STATE_LIMIT: u64 = 3;

@@ -35,8 +35,7 @@ pub fn run_sink_file(
     Ok(reached)
 }
 
-/// Returns the weight of a step in the random choice. Unexpected ends and copies are rarer than the work of the
-/// process, and a high `rare` makes them rarer still.
+/// Unexpected ends and copies are rarer than the work of the process, and a high `rare` makes them rarer still.
 fn weight(step: SinkFileStep, rare: u64) -> u64 {
     match step {
         SinkFileStep::Kill(_)

@@ -18,23 +18,20 @@ pub(crate) struct Source {
     connection: u64,
 }
 
-/// The connection of one owner to the queue.
 #[derive(Debug)]
 pub(crate) struct Connection {
     number: u64,
-    /// The index of the next entry to deliver.
     cursor: usize,
     /// The index of the next entry to offer. The source offers entries before the connection delivers them.
     offered: usize,
     /// Virtual time at which the connection begins to deliver.
     pub(crate) open_at: u64,
-    /// True if the owner was notified that the connection delivers nothing yet.
+    /// The owner knows that the connection delivers nothing yet.
     pub(crate) away: bool,
-    /// The number of the last delivery.
     delivered: DeliveryNumber,
     /// Unacknowledged deliveries, and their positions in the queue.
     outstanding: VecDeque<(DeliveryNumber, usize)>,
-    /// True if the owner was notified of the end of the queue.
+    /// The owner knows of the end of the queue.
     pub(crate) ended: bool,
 }
 
@@ -43,7 +40,7 @@ impl Source {
         Self { entries, acknowledged: 0, connection: 0 }
     }
 
-    /// Opens a connection, and ends the previous connection.
+    /// Ends the previous connection.
     pub(crate) fn connect(&mut self, open_at: u64) -> Connection {
         self.connection += 1;
         Connection {
@@ -58,7 +55,7 @@ impl Source {
         }
     }
 
-    /// Opens a new connection for the same owner. The delivery numbers continue.
+    /// The delivery numbers of the owner continue.
     pub(crate) fn reconnect(&mut self, connection: &mut Connection, open_at: u64) {
         let delivered = connection.delivered;
         let away = connection.away;
@@ -67,7 +64,6 @@ impl Source {
         connection.away = away;
     }
 
-    /// Returns the next delivery, if one is due.
     pub(crate) fn deliver(
         &self,
         connection: &mut Connection,
@@ -83,8 +79,7 @@ impl Source {
         Some((connection.delivered, item))
     }
 
-    /// Returns the next entry to offer. Until the connection begins to deliver, the source offers the entries in the
-    /// order of the queue, each once.
+    /// Until the connection begins to deliver, the source offers the entries in the order of the queue, each once.
     pub(crate) fn offer(&self, connection: &mut Connection, now: u64) -> Option<SourceItem> {
         if self.next_offer_at(connection)? > now {
             return None;
@@ -99,15 +94,14 @@ impl Source {
         connection.number == self.connection && now < connection.open_at
     }
 
-    /// Returns the time of the next offer; `None` if the source offers no further entry before the connection begins to
-    /// deliver.
+    /// `None` if the source offers no further entry before the connection begins to deliver.
     pub(crate) fn next_offer_at(&self, connection: &Connection) -> Option<u64> {
         let entry = self.entries.get(connection.offered)?;
         let is_in_time = connection.number == self.connection && entry.at < connection.open_at;
         is_in_time.then_some(entry.at)
     }
 
-    /// Returns the time of the next delivery; `None` for an old connection, or after the last entry.
+    /// `None` for an old connection, or after the last entry.
     pub(crate) fn next_at(&self, connection: &Connection) -> Option<u64> {
         if connection.number != self.connection {
             return None;
@@ -115,13 +109,12 @@ impl Source {
         Some(self.entries.get(connection.cursor)?.at.max(connection.open_at))
     }
 
-    /// Returns whether this connection has delivered all entries.
     pub(crate) fn at_end(&self, connection: &Connection) -> bool {
         connection.number == self.connection && connection.cursor == self.entries.len()
     }
 
-    /// Acknowledges the deliveries of the connection up to `through`. Returns the entries of the deliveries that were
-    /// not acknowledged before. For an old connection, returns these entries, but does not change the queue.
+    /// Returns the entries of the deliveries up to `through` that were not acknowledged before. For an old connection,
+    /// does not change the queue.
     pub(crate) fn acknowledge(
         &mut self,
         connection: &mut Connection,

@@ -22,7 +22,6 @@ use crate::StoreFault;
 /// The time of the store's clock, in ms, at virtual time 0. The clocks of the owners show other times.
 const STORE_EPOCH: u64 = 1_700_000_000_000;
 
-/// The claim that an owner writes into a fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claim {
     pub(crate) epoch: u64,
@@ -33,7 +32,6 @@ pub(crate) struct Claim {
 #[derive(Debug, Clone)]
 struct Fence {
     claim: Claim,
-    /// The number of the last commit.
     last: u64,
     reply: AppliedCommit,
 }
@@ -49,7 +47,7 @@ pub(crate) struct StoredKey {
     pub(crate) due_at: Option<u64>,
     /// The time at which the store removes the key, by the store's clock.
     pub(crate) expires_at: Option<u64>,
-    /// True if the key record cannot be read any more.
+    /// The record cannot be read any more.
     pub(crate) corrupt: bool,
 }
 
@@ -70,12 +68,10 @@ impl StoredKey {
 /// Outboxes by (partition, shard) and number of the commit.
 type Outboxes = BTreeMap<(u32, u32), BTreeMap<u64, Vec<Post>>>;
 
-/// The content of the store, and its deliberate fault.
 #[derive(Debug, Clone)]
 pub(crate) struct Store {
     pub(crate) records: BTreeMap<Key, StoredKey>,
     pub(crate) letters: BTreeMap<LetterId, DeadLetter>,
-    /// The deliberate fault of the store.
     pub(crate) fault: Option<StoreFault>,
     shards: u32,
     epoch: u64,
@@ -96,7 +92,6 @@ impl Store {
         }
     }
 
-    /// Returns the time of the store's clock.
     pub(crate) fn time(now: u64) -> u64 {
         STORE_EPOCH + now
     }
@@ -105,8 +100,7 @@ impl Store {
         self.fault == Some(fault)
     }
 
-    /// Claims a partition for a new owner. Returns the claim, and for each shard the number of the partition's last
-    /// commit.
+    /// Returns the claim, and for each shard the number of the partition's last commit.
     pub(crate) fn claim(&mut self, partition: u32, random: u64) -> (Claim, Vec<u64>) {
         self.epoch += 1;
         let claim = Claim { epoch: self.epoch, random };
@@ -124,14 +118,14 @@ impl Store {
         (claim, commits)
     }
 
-    /// Adds a key record that no owner of the run has written.
+    /// No owner of the run has written this record.
     pub(crate) fn import(&mut self, key: &Key, partition: u32, next: u64) {
         let mut key_record = KeyRecord::new(next, partition);
         key_record.incarnation = Self::time(0);
         self.records.insert(key.clone(), StoredKey::new(key_record));
     }
 
-    /// Removes expired key records and returns them.
+    /// Returns the expired key records.
     pub(crate) fn expire(&mut self, now: u64) -> Vec<(Key, StoredKey)> {
         let time = Self::time(now);
         self.records
@@ -139,7 +133,7 @@ impl Store {
             .collect()
     }
 
-    /// Returns the snapshot of a key, and assigns the key to the partition of the request.
+    /// Assigns the key to the partition of the request.
     pub(crate) fn load(
         &mut self,
         partition: u32,
@@ -187,7 +181,7 @@ impl Store {
         (events, true)
     }
 
-    /// Returns the missing events that the store has as spilled events, or in dead letters with a cause for which
+    /// Searches the spilled events, and the dead letters with a cause for which
     /// [`ordain_core::Cause::waits_for_earlier`] returns true.
     pub(crate) fn find(
         &self,
@@ -210,8 +204,7 @@ impl Store {
         found.into_iter().collect()
     }
 
-    /// Returns the key's dead letters with sequences in `sequences`, and with a cause for which
-    /// [`ordain_core::Cause::waits_for_earlier`] returns true.
+    /// Returns dead letters with a cause for which [`ordain_core::Cause::waits_for_earlier`] returns true.
     pub(crate) fn early_letters(
         &self,
         key: &Key,
@@ -252,13 +245,12 @@ impl Store {
         (entries, rest.next().map(|(at, _)| at.saturating_sub(time)))
     }
 
-    /// Returns the entries that are still in an outbox, oldest first.
+    /// Oldest first.
     pub(crate) fn outbox(&self, partition: u32, shard: u32) -> Vec<(u64, Vec<Post>)> {
         let entries = self.outbox.get(&(partition, shard));
         entries.into_iter().flatten().map(|(number, list)| (*number, list.clone())).collect()
     }
 
-    /// Removes the entries of all commits up to `through` from an outbox.
     pub(crate) fn outbox_done(&mut self, partition: u32, shard: u32, through: u64) {
         if let Some(entries) = self.outbox.get_mut(&(partition, shard)) {
             entries.retain(|number, _| *number > through);

@@ -9,7 +9,6 @@ use ordain_core::{
     TurnResult,
 };
 
-/// A trace, which prints lines only if `on` is true.
 #[derive(Debug)]
 pub(crate) struct Trace {
     on: bool,

@@ -25,15 +25,13 @@ use crate::store::{Claim, Post, Store};
 use crate::trace::Trace;
 use owner::Owner;
 
-/// The handler version that is active at the beginning of a run.
 pub(crate) const FIRST_VERSION: &str = "sim@1.0.0";
 
-/// Number of steps after which a run counts as endless.
+/// After this number of steps, a run counts as endless.
 const STEP_LIMIT: u64 = 300_000;
 /// Longest virtual time, in ms, for which a stale owner continues after a newer owner has claimed its partition.
 const TAKEOVER_MS: u64 = 60_000;
 
-/// A future action on the agenda.
 #[derive(Debug)]
 enum Action {
     /// An owner receives an input.
@@ -56,11 +54,11 @@ enum Action {
     Drain(u32),
     /// The owner of a partition loses its connection to the source.
     Reset(u32),
-    /// A stale owner ends: it had continued although a newer owner had claimed its partition.
+    /// The stale owner had continued although a newer owner had claimed its partition.
     Kill(u64),
     /// A new rollout begins.
     NewVersion,
-    /// An owner receives a new rollout. The last value is true if the owner has the version of the rollout.
+    /// The last value is true if the owner has the version of the rollout.
     ReceiveRollout(u64, Arc<Rollout>, bool),
     /// A key record becomes unreadable.
     Corrupt,
@@ -88,7 +86,6 @@ enum Reply {
     Unawaited,
 }
 
-/// The state of a simulated run.
 pub(crate) struct World {
     plan: Plan,
     boundary_fault: Option<BoundaryFault>,
@@ -98,15 +95,15 @@ pub(crate) struct World {
     now: u64,
     /// The future actions, by time and order.
     agenda: BTreeMap<(u64, u64), Action>,
-    /// The number of actions that were put on the agenda. This number orders actions with the same time.
+    /// The number of actions so far orders actions with the same time.
     tie: u64,
     steps: u64,
-    /// The last virtual time at which an action may have moved a key forward.
+    /// The last time at which an action may have moved a key forward.
     progress: u64,
     store: Store,
-    /// The state that the store may go back to, with the checker's model of this state.
+    /// The store may go back to this state. The checker has a model of it.
     snapshot: Option<(Store, CheckerSnapshot)>,
-    /// For each shard whose lost commits the owner has not yet repeated, the number of the newest lost commit.
+    /// For each shard, the newest lost commit, until the owner has repeated all lost commits.
     lost: BTreeMap<u32, u64>,
     sources: Vec<Source>,
     /// The earliest time at which the source may deliver its last event.
@@ -115,12 +112,9 @@ pub(crate) struct World {
     owners: BTreeMap<u64, Owner>,
     /// The partition of each owner of the run, including the owners that have ended.
     partitions_of: BTreeMap<u64, u32>,
-    /// The newest owner of each partition.
     current: Vec<Option<u64>>,
     owners_born: u64,
-    /// The present rollout.
     rollout: Arc<Rollout>,
-    /// The rollout before the present rollout.
     previous_rollout: Arc<Rollout>,
     /// By key and content of an event, the number of its executions.
     executions: BTreeMap<(Key, u64), u32>,
@@ -253,13 +247,11 @@ impl World {
         self.checker.violation().map_or(Ok(()), |violation| Err(violation.clone()))
     }
 
-    /// Puts an action on the agenda.
     fn schedule(&mut self, wait: u64, action: Action) {
         self.tie += 1;
         self.agenda.insert((self.now + wait, self.tie), action);
     }
 
-    /// Returns the delay of an answer of the store.
     fn latency(&mut self) -> u64 {
         self.rng.below(self.plan.store.latency + 1)
     }
@@ -274,13 +266,13 @@ impl World {
         self.steps
     }
 
-    /// Returns a text that states how many steps and owners the run had, and its virtual time.
+    /// The summary has the numbers of steps and owners, and the virtual time.
     pub(crate) fn summary(&self) -> String {
         format!("{} steps, {} ms, {} owners", self.steps, self.now, self.owners_born)
     }
 }
 
-/// Returns a rollout. All rollouts have the same file digest, because no simulated part compares file digests.
+/// All rollouts have the same file digest, because no simulated part compares file digests.
 fn rollout(number: u64, version: &str) -> Arc<Rollout> {
     let build = Build { version: version.into(), digest: FileDigest([0; 32]) };
     Arc::new(Rollout { number, build })

@@ -13,7 +13,7 @@ const SEEDS: u64 = 30_000;
 const REPETITION_SEEDS: u64 = 20_000;
 /// Number of seeds for the runs of instances if `ORDAIN_SIM_SEEDS` is not set.
 const SHARING_SEEDS: u64 = 20_000;
-/// Number of seeds within which at least one run must detect each fault.
+/// At least one run must detect each fault within this number of seeds.
 const SEEDS_OF_FAULT: u64 = 20_000;
 
 /// Names of the notable states and steps that the runs of owners must show.
@@ -69,7 +69,6 @@ fn no_run_with_repeated_commits_breaks_a_property() {
     check_runs(REPETITION_SEEDS, REPETITION_STATES, |seed| run_repetition(seed, None));
 }
 
-/// At least one run detects each deliberately broken rule of owners or the store.
 #[test]
 fn each_fault_of_the_protocol_is_found() {
     for fault in Fault::ALL {
@@ -85,7 +84,6 @@ fn no_run_breaks_a_property_of_sharing() {
     check_runs(SHARING_SEEDS, SHARING_STATES, |seed| run_sharing(seed, None));
 }
 
-/// At least one run detects each deliberately broken rule of the sharing of partitions.
 #[test]
 fn each_fault_of_sharing_is_found() {
     for fault in SharingFault::ALL {
@@ -93,10 +91,10 @@ fn each_fault_of_sharing_is_found() {
     }
 }
 
-/// The names of the notable states and steps of a run, or the broken property.
+/// The notable states and steps of a run, or the broken property.
 type Run = Result<BTreeSet<&'static str>, Violation>;
 
-/// Checks that no run breaks a property, and that enough runs reach each of the states.
+/// No run may break a property, and enough runs must reach each of the states.
 fn check_runs(seeds: u64, states: &[&'static str], run: impl Fn(u64) -> Run) {
     let seeds = seed_count(seeds);
     let mut all: BTreeMap<&'static str, u64> = states.iter().map(|state| (*state, 0)).collect();

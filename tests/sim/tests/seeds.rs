@@ -15,7 +15,6 @@ use ordain_sim::{Options, Outcome, Profile, number_in, run, seed_count};
 /// Number of seeds if `ORDAIN_SIM_SEEDS` is not set: enough to play each profile almost three hundred times, in about
 /// 50 seconds on two cores. The checker finds each deliberate fault within half of this number (`faults.rs`).
 const SEEDS: u64 = 10_000;
-/// Maximum number of failed runs that the test reports for each invariant.
 const REPORTED_RUNS: usize = 12;
 
 #[test]
@@ -134,7 +133,7 @@ fn same_seed_gives_the_same_run() {
     }
 }
 
-/// Plays the seeds on all cores. Returns the runs that broke an invariant, by seed.
+/// Returns the runs that broke an invariant, by seed.
 fn play(seeds: u64) -> BTreeMap<u64, Outcome> {
     let next = AtomicU64::new(0);
     let failures = Mutex::new(BTreeMap::new());

@@ -5,7 +5,6 @@ use ordain_store::Store;
 
 use super::{Fixture, Owner, record_write};
 
-/// The number of commits of each owner.
 const COMMITS: u64 = 40;
 
 /// If the owners of several partitions commit at the same time, each owner always loads the key record of its own last

@@ -5,9 +5,9 @@ use ordain_core::WriteCondition;
 
 use super::{Fixture, Owner, first_write, key_record, next_write, record_write};
 
-/// A time, in ms, that is longer than even a slow test takes.
+/// Longer than even a slow test takes.
 const LATER_MS: u64 = 600_000;
-/// The part of `LATER_MS` that may pass during a slow test, in ms.
+/// The part of `LATER_MS` that may pass during a slow test.
 const SLACK_MS: u64 = 60_000;
 
 /// The store returns the due entries, the earliest first, and the time until the next entry is due.

@@ -7,14 +7,13 @@ use ordain_store::{KeyFilter, Store};
 
 use super::{Fixture, Owner, event, first_write, key_record, next_write, record_write};
 
-/// Changes a write so that the write ends its key. The record of the key then expires after `expire_in` ms.
+/// The write ends its key, whose record then expires after `expire_in` ms.
 fn completing(mut write: KeyWrite, expire_in: u64) -> KeyWrite {
     write.record.status = KeyStatus::Completed;
     write.expire_in = Some(expire_in);
     write
 }
 
-/// Returns the number of keys in the listing of the stream `s`.
 async fn count_listed(store: &dyn Store) -> usize {
     let filter = KeyFilter { limit: 100, ..KeyFilter::default() };
     store.keys("s", &filter).await.expect("a page").rows.len()

@@ -83,8 +83,8 @@ pub async fn commit_with_a_wrong_number_is_rejected(fixture: &mut impl Fixture) 
     assert_eq!(applied.refused, []);
 }
 
-/// Makes a commit that a test then repeats. The reply to the commit reports a refused write, and an event that the
-/// commit was to spill, but whose sequence was already spilled.
+/// A test repeats the commit. Its reply reports a refused write, and an event that the commit was to spill, but whose
+/// sequence was already spilled.
 async fn commit_with_details(store: &dyn Store) -> (Owner, Arc<Batch>, CommitReply) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let keys = owner.keys(3);

@@ -8,8 +8,7 @@ use ordain_store::Store;
 
 use super::{Fixture, Owner, claim, commit_number, event, first_write};
 
-/// Claims a partition, and writes a key with a state, a spilled event, a due entry, a dead letter and a message.
-/// Returns the owner of the partition.
+/// The key has a state, a spilled event, a due entry, a dead letter and a message. Returns the owner of the partition.
 async fn write_all_kinds(store: &dyn Store, stream: &str, partition: u32, key: &str) -> Owner {
     let mut owner = Owner::claim(store, stream, partition).await;
     let mut write = first_write(key);
@@ -29,7 +28,7 @@ async fn write_all_kinds(store: &dyn Store, stream: &str, partition: u32, key: &
     owner
 }
 
-/// Asserts that the store has exactly the data that [`write_all_kinds`] wrote for this owner and key.
+/// The store must have exactly the data that [`write_all_kinds`] wrote for this owner and key.
 async fn assert_has_all_kinds(store: &dyn Store, owner: &Owner, key: &str) {
     let Owner { partition, .. } = owner;
     let stream = &*partition.stream;

@@ -74,7 +74,7 @@ pub async fn states_are_kept_replaced_and_deleted(fixture: &mut impl Fixture) {
     }
 }
 
-/// Makes an entry of a gap history. Many fields of the entry have their largest value.
+/// Many fields have their largest value.
 fn gap(number: u64) -> GapEntry {
     let answers = SourceAnswers {
         source: "http://archive:8080".into(),

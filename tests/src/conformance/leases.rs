@@ -6,11 +6,11 @@ use ordain_store::{HeartbeatRequest, InstanceId, LeaseReply, MembershipTable, Pa
 
 use super::Fixture;
 
-/// The time for which a membership lasts after a heartbeat. Each test takes much less time.
+/// A membership lasts this long after a heartbeat. Each test takes much less time.
 const LEASE: Duration = Duration::from_mins(1);
 
-/// Sends a heartbeat of an instance that has read version `known_version` of the membership table. Returns the table if
-/// the store has another version.
+/// The instance has read version `known_version` of the membership table. Returns the table if the store has another
+/// version.
 pub(super) async fn heartbeat(
     store: &dyn Store,
     id: InstanceId,
@@ -24,7 +24,7 @@ pub(super) async fn heartbeat(
     reply.table
 }
 
-/// Acquires the lease of a partition, which no other instance may hold. Returns the epoch of the lease.
+/// No other instance may hold the lease. Returns its epoch.
 pub(super) async fn acquire(store: &dyn Store, partition: &Partition, id: InstanceId) -> u64 {
     match store.lease(partition, id).await.expect("an answer") {
         LeaseReply::Granted(epoch) => epoch,
@@ -32,7 +32,6 @@ pub(super) async fn acquire(store: &dyn Store, partition: &Partition, id: Instan
     }
 }
 
-/// Returns a partition and the ids of two instances.
 pub(super) fn partition_and_ids() -> (Partition, [InstanceId; 2]) {
     let partition = Partition { stream: "a:b 1".into(), number: 3 };
     (partition, [InstanceId::random(), InstanceId::random()])

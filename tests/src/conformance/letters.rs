@@ -22,13 +22,12 @@ pub(super) fn letter(key: &str, sequence: u64, tag: u64, content: LetterContent)
     }
 }
 
-/// Returns the key, the sequence and the tag of each letter.
 fn ids(rows: &[StoredLetter]) -> Vec<(String, u64, u64)> {
     let letter_ids = rows.iter().map(|row| &row.letter.id);
     letter_ids.map(|id| (id.key.to_string(), id.sequence, id.tag)).collect()
 }
 
-/// Reads the letters of the stream `s`, or of one key of it, in pages of `limit` letters. Returns all of them.
+/// Reads all letters of the stream `s`, or of one key, in pages of `limit` letters.
 pub(super) async fn all(store: &dyn Store, key: Option<&str>, limit: usize) -> Vec<StoredLetter> {
     let mut rows = Vec::new();
     let mut cursor = None;
@@ -256,7 +255,7 @@ pub async fn search_for_large_events_names_its_end(fixture: &mut impl Fixture) {
     }
 }
 
-/// Searches for events of key `a` in the ranges `missing`. Ignores letters older than `within` ms.
+/// Searches for events of key `a`. Ignores letters older than `within` ms.
 async fn search(
     store: &dyn Store,
     owner: &Owner,
@@ -267,8 +266,7 @@ async fn search(
     found.expect("an answer").expect("events")
 }
 
-/// Searches for events as [`search`] does, and checks that the search is complete. Returns the sequences and the data
-/// of the events that the store has.
+/// The search must be complete. Returns the sequences and the data of the found events.
 async fn find_missing(
     store: &dyn Store,
     owner: &Owner,

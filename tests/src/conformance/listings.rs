@@ -7,7 +7,7 @@ use ordain_store::{KeyFilter, Store, StoreError, StoredKey};
 
 use super::{Fixture, Owner, first_write, key_record, record_write};
 
-/// Reads a listing of keys page by page. Returns each row once.
+/// Reads page by page, and returns each row once.
 async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) -> Vec<StoredKey> {
     let mut rows = Vec::new();
     let mut filter = filter.clone();
@@ -27,7 +27,6 @@ async fn all<F: Fixture>(store: &dyn Store, stream: &str, filter: &KeyFilter) ->
     rows
 }
 
-/// Returns the keys of the rows, sorted.
 fn sorted_keys(mut rows: Vec<StoredKey>) -> Vec<String> {
     rows.sort_by(|a, b| a.key.cmp(&b.key));
     rows.into_iter().map(|row| row.key.to_string()).collect()

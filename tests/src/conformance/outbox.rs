@@ -11,7 +11,7 @@ use ordain_store::{Claim, Mark, OutboxEntry, Store};
 
 use super::{Fixture, Owner, first_write, key_record, next_write, record_write};
 
-/// Makes a message. `index` determines which optional values the message has.
+/// `index` determines which optional values the message has.
 fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     let data = format!("{sequence}.{index}");
     let message = Message::new(&MessageParts {
@@ -27,13 +27,13 @@ fn emitted(sequence: u64, index: u32) -> EmittedMessage {
     EmittedMessage { sequence, index, event_digest: 0, message }
 }
 
-/// Replaces the messages of a write with messages that have these sequences and indexes.
+/// The messages have these sequences and indexes.
 pub(super) fn emitting(mut write: KeyWrite, messages: &[(u64, u32)]) -> KeyWrite {
     write.messages = messages.iter().map(|(sequence, index)| emitted(*sequence, *index)).collect();
     write
 }
 
-/// Reads the whole outbox of a key's shard, with at most `limit` commits in one call.
+/// Each call reads at most `limit` commits.
 pub(super) async fn all(
     store: &dyn Store,
     owner: &Owner,
@@ -52,7 +52,6 @@ pub(super) async fn all(
     }
 }
 
-/// Returns the commit number of each entry.
 pub(super) fn numbers(entries: &[OutboxEntry]) -> Vec<u64> {
     entries.iter().map(|entry| entry.number).collect()
 }
@@ -117,8 +116,7 @@ pub async fn refused_writes_add_no_messages(fixture: &mut impl Fixture) {
     assert_eq!(entries[0].messages[0].key, keys[1]);
 }
 
-/// Returns the marks to write together with a removal from the outbox. Returns no marks if the store cannot write marks
-/// together with a removal.
+/// Returns no marks if the store cannot write marks together with a removal from the outbox.
 pub(super) fn sink_marks<F: Fixture>(_: &F) -> Vec<Mark> {
     let mark = Mark { name: "sink/receipts".to_owned(), value: Bytes::from_static(b"\0\xff12") };
     if F::MARKS_WITH_OUTBOX { vec![mark] } else { Vec::new() }

@@ -16,7 +16,6 @@ use rand_chacha::ChaCha8Rng;
 use super::numbering::{Sender, chunk, data, message};
 use super::{Fixture, Owner, first_write, next_write};
 
-/// The size limit of a read, in bytes.
 const READ_LIMIT_BYTES: usize = 1 << 20;
 
 /// A queue of one shard, with a producer and the owner of its partition.
@@ -34,7 +33,7 @@ impl Queue {
         Self { sender, partition: owner.partition, claim: owner.claim }
     }
 
-    /// Adds events with these data to the queue in one call. Returns the range of the queue positions of the events.
+    /// Returns the range of the queue positions of the events.
     async fn put(&self, store: &dyn Store, texts: &[&str]) -> QueueRun {
         let items: Vec<Arc<Event>> = texts.iter().map(|data| message("key-0", data)).collect();
         let reply = self.sender.send(store, vec![chunk(0, 0, &items)]).await;
@@ -48,8 +47,8 @@ impl Queue {
         run
     }
 
-    /// Adds events with these data to the queue, in call `call` of a writer. Names call `witness` of the writer as the
-    /// witness; if `witness` is 0, names no witness. Returns false if the shard lacks the witness.
+    /// The writer's call `call` names its call `witness` as the witness, unless `witness` is 0. Returns false if the
+    /// shard lacks the witness.
     async fn put_by(
         &self,
         store: &dyn Store,
@@ -84,15 +83,14 @@ impl Queue {
         }
     }
 
-    /// Returns which of the calls 1 to 9 of a writer the shard has, and the ends of the queue.
+    /// Covers the calls 1 to 9 of a writer. Also returns the ends of the queue.
     async fn calls(&self, store: &dyn Store, writer: u64) -> (Vec<u64>, QueueEnds) {
         let answer = store.writer_calls(&self.partition, self.sender.shard, writer).await;
         let (calls, ends) = answer.expect("an answer");
         ((1..=9).filter(|call| calls.contains(*call)).collect(), ends)
     }
 
-    /// Reads all entries after a queue position. Returns `None` if the queue position is not in the history of the
-    /// queue in the store.
+    /// Returns `None` if the queue position is not in the history of the queue in the store.
     async fn read(
         &self,
         store: &dyn Store,
@@ -126,7 +124,7 @@ impl Queue {
         }
     }
 
-    /// Removes all entries up to and including a queue position. The store removes nothing if it lacks commit `commit`.
+    /// The store removes nothing if it lacks commit `commit`.
     async fn remove_after(
         &self,
         store: &dyn Store,

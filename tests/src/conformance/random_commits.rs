@@ -11,8 +11,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, record_write};
 
-/// The number of keys. With a state of about 1,000 bytes for each key, the key records do not fit into the cache of the
-/// embedded store.
+/// With a state of about 1,000 bytes for each key, the key records do not fit into the cache of the embedded store.
 const KEYS: usize = 20_000;
 const BATCH_KEYS: usize = 250;
 /// The number of random steps after every key has been written once.
@@ -20,7 +19,6 @@ const STEPS: usize = 150;
 /// The time, in ms, from a write to the expiry of its key record, if the record expires.
 const LIFETIME_MS: u64 = 1_000_000;
 
-/// The data of a key that the model expects in the store.
 #[derive(Debug, Clone, PartialEq)]
 struct ExpectedKey {
     next: u64,
@@ -43,7 +41,7 @@ fn state(rng: &mut ChaCha8Rng) -> StateUpdate {
     }
 }
 
-/// Makes a random write. The store must refuse some of these writes, because their condition does not hold.
+/// The store must refuse some of these random writes, because their condition does not hold.
 fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> KeyWrite {
     let next = model.get(key).map_or(1, |expected| expected.next);
     let condition = match rng.random_range(0..20) {
@@ -63,7 +61,7 @@ fn write(rng: &mut ChaCha8Rng, model: &Model, key: &Key, partition: u32) -> KeyW
     write
 }
 
-/// Applies a write to the model. Returns the refusal if the condition of the write does not hold.
+/// Returns the refusal if the condition of the write does not hold.
 fn apply(model: &mut Model, write: &KeyWrite) -> Option<WriteRefusal> {
     let before = model.get(&write.key);
     match (write.condition, before) {
@@ -106,7 +104,7 @@ async fn commit(store: &dyn Store, owner: &mut Owner, model: &mut Model, writes:
     }
 }
 
-/// Loads keys, and compares all of them with the model. The load assigns the keys to the partition of `owner`.
+/// All keys must agree with the model. The load assigns the keys to the partition of `owner`.
 async fn load(store: &dyn Store, owner: &Owner, model: &mut Model, keys: &[Key]) {
     let loaded = store.load(&owner.partition, keys, usize::MAX).await.expect("the load succeeds");
     for (key, loaded) in keys.iter().zip(loaded) {

@@ -21,18 +21,17 @@ use super::{
     Fixture, Owner, event, first_write, key_record, letters, next_write, outbox, record_write,
 };
 
-/// A time, in ms, that is longer than even a slow test takes.
+/// Longer than even a slow test takes.
 const LATER_MS: u64 = 600_000;
-/// The part of `LATER_MS` that may pass during a slow test, in ms.
+/// The part of `LATER_MS` that may pass during a slow test.
 const SLACK_MS: u64 = 60_000;
 
-/// Makes the next batch of a stream that forwards its dead letters. `letters` are orphan dead letters.
+/// The stream forwards its dead letters. `letters` are orphan dead letters.
 fn forwarding(owner: &mut Owner, writes: Vec<KeyWrite>, letters: Vec<DeadLetter>) -> Arc<Batch> {
     let batch = owner.batch(writes);
     Arc::new(Batch { letters, forward: true, ..(*batch).clone() })
 }
 
-/// Sends a batch. The store must apply all its writes.
 async fn apply(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> AppliedCommit {
     match owner.send(store, batch).await {
         CommitReply::Applied(applied) => {
@@ -43,7 +42,7 @@ async fn apply(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>) -> AppliedC
     }
 }
 
-/// Returns a lost batch as its owner repeats it: with the times that the store set at the first commit.
+/// The repeated batch has the times that the store set at the first commit.
 fn repeated(batch: &Batch, first: &AppliedCommit) -> Arc<Batch> {
     let mut batch = batch.clone();
     for write in &mut batch.writes {
@@ -52,8 +51,8 @@ fn repeated(batch: &Batch, first: &AppliedCommit) -> Arc<Batch> {
     Arc::new(batch)
 }
 
-/// Sends a batch to a store that lacks the preceding commit, and asserts that the store refuses the batch. `last` is
-/// the last commit of this owner that the store has.
+/// The store lacks the preceding commit, and must refuse the batch. `last` is the last commit of this owner that the
+/// store has.
 async fn assert_detected(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>, last: Option<u64>) {
     let reply = owner.send(store, batch).await;
     let is_detected =
@@ -61,7 +60,7 @@ async fn assert_detected(store: &dyn Store, owner: &Owner, batch: &Arc<Batch>, l
     assert!(is_detected, "the store must refuse commit {}: {reply:?}", batch.number);
 }
 
-/// Returns the letters without their times, because a repeated commit gives its letters another time.
+/// Omits the times, because a repeated commit gives its letters another time.
 fn contents(rows: Vec<StoredLetter>) -> Vec<DeadLetter> {
     rows.into_iter().map(|row| row.letter).collect()
 }
@@ -346,7 +345,7 @@ pub async fn marks_roll_back_and_checkpoint_of_lost_claim_is_refused(fixture: &m
     }
 }
 
-/// Claims a partition with the epoch of a lease.
+/// The epoch is that of a lease.
 async fn owner_of(store: &dyn Store, partition: &Partition, epoch: u64) -> Owner {
     let claimed = store.claim(partition, epoch).await.expect("a claim");
     let ClaimedPartition { claim, commits } = claimed;
@@ -434,17 +433,16 @@ pub async fn claim_with_a_lost_lease_raises_the_next_epoch(fixture: &mut impl Fi
     newer.write(store, write(WriteCondition::Absent)).await;
 }
 
-/// The data of a key that the test expects in the store.
 #[derive(Debug, Clone, Default)]
 struct ExpectedKey {
-    /// The next sequence; 0 if the store has no key record.
+    /// 0 if the store has no key record.
     next: u64,
     incarnation: u64,
     spilled: BTreeSet<u64>,
     letters: BTreeSet<LetterId>,
 }
 
-/// Makes a random write of a key, with data of all kinds, and updates the expected data `known`.
+/// The write has data of all kinds. Updates the expected data `known`.
 fn random_write(rng: &mut ChaCha8Rng, key: &Key, known: &mut ExpectedKey) -> KeyWrite {
     let condition =
         if known.next == 0 { WriteCondition::Absent } else { WriteCondition::Next(known.next) };
@@ -494,7 +492,7 @@ fn random_write(rng: &mut ChaCha8Rng, key: &Key, known: &mut ExpectedKey) -> Key
     emitting(write, &emitted)
 }
 
-/// Commits a random batch of one shard. Returns the batch and its reply.
+/// The batch is random. Returns its reply, too.
 async fn random_commit(
     store: &dyn Store,
     rng: &mut ChaCha8Rng,

@@ -14,8 +14,8 @@ fn rollout(number: u64, version: &str) -> Rollout {
     Rollout { number, build: Build { version: version.into(), digest } }
 }
 
-/// Starts the rollout `next` if `last` is the newest rollout of the stream. Returns whether `next` is now the newest
-/// rollout of the stream.
+/// The store refuses the rollout unless `last` is the newest rollout of the stream. Returns whether `next` is now the
+/// newest rollout.
 async fn start_rollout(
     store: &dyn Store,
     stream: &str,

@@ -10,8 +10,7 @@ use rand_chacha::ChaCha8Rng;
 
 use super::{Fixture, Owner, event, key_record, record_write};
 
-/// Makes a write of key `a` that spills the events `new`. The written key record has the `next` 1, and counts the
-/// events `all` as spilled.
+/// Spills the events `new` of key `a`. The record has the `next` 1, and counts the events `all` as spilled.
 fn spilling(condition: WriteCondition, new: &[u64], all: &[u64]) -> KeyWrite {
     let mut write = record_write("a", condition, key_record(1));
     write.spill = new
@@ -91,8 +90,8 @@ pub async fn spilled_json_is_compared_as_json(fixture: &mut impl Fixture) {
     check_repeats(fixture.store(), cases).await;
 }
 
-/// In each case, spills two events under the same sequence of a key. Each case has another key. Checks that the store
-/// reports whether the second event is the same event.
+/// Each case spills two events under the same sequence of a key of its own. The store must report whether the second
+/// event is the same event.
 async fn check_repeats(store: &dyn Store, cases: impl IntoIterator<Item = (Event, Event, bool)>) {
     let mut owner = Owner::claim(store, "s", 0).await;
     for (number, (stored, again, same)) in cases.into_iter().enumerate() {

@@ -34,7 +34,6 @@ struct Producer<'a> {
 }
 
 impl Producer<'_> {
-    /// Returns the name of the stream, its queue and its exchange.
     fn stream(&self) -> String {
         self.name.to_lowercase()
     }
@@ -107,7 +106,6 @@ fn stream_config(producer: &Producer<'_>, table: &BTreeMap<String, String>) -> R
     ))
 }
 
-/// Waits until the host has written this number of dead letters, and ends the host.
 fn end_after(service: &mut Service, letters: usize) -> Result<()> {
     let address = admin(service)?;
     service.until("a dead letter of each message", || {
@@ -116,7 +114,6 @@ fn end_after(service: &mut Service, letters: usize) -> Result<()> {
     service.end()
 }
 
-/// Returns the event of the only dead letter of a stream, with its key.
 fn only_event(rig: &Rig, stream: &str) -> Result<Value> {
     let letters = rig.home.rows(&["dead", "list", stream, "--json"])?;
     let [letter] = &letters[..] else { anyhow::bail!("{stream}: {letters:?}") };
@@ -218,7 +215,7 @@ fn request(id: &str, key: &str, reply_to: Option<&str>) -> Outgoing {
     Outgoing { routing_key: key.to_owned(), properties, body }
 }
 
-/// Sends two requests with pika, and checks that the handler has answered both.
+/// Sends two requests with pika, and checks both answers.
 fn check_replies(rig: &Rig, mode: &str, names: [&str; 2]) -> Result<()> {
     let replies = python("rpc.py", &[&rig.rabbit.url(), mode, names[0], names[1]])?;
     let replies: Value = serde_json::from_str(&replies).with_context(|| replies.clone())?;
@@ -262,8 +259,8 @@ fn requests_are_answered_over_the_default_exchange() -> Result<()> {
     Ok(())
 }
 
-/// The SDKs publish events with the same attributes in all forms that they support. Only the id differs. The SDK for
-/// Python also declares each event the last event of its key.
+/// The events have the same attributes, except the id, in all forms that the SDKs support. The SDK for Python also
+/// declares each event the last event of its key.
 #[test]
 fn cloudevents_of_the_sdks_are_read() -> Result<()> {
     let rig = Rig::with("", "ordering = \"fifo\"", "")?;

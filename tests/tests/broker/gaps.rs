@@ -21,7 +21,6 @@ use serde_json::Value;
 /// The value of the header `Authorization` that the replay server requires.
 const TOKEN: &str = "Bearer a secret token";
 
-/// Returns the row that `ordain keys show` prints for a key.
 fn show_key(home: &Home, key: &str) -> Result<Value> {
     let mut rows = home.rows(&["keys", "show", "cases", key, "--json"])?;
     rows.pop().context("a row")
@@ -67,7 +66,6 @@ fn is_lost(at: usize, nth: usize) -> bool {
     at % nth == at / nth * 37 % nth
 }
 
-/// Returns the keys of the events in `lines`.
 fn keys(lines: &[String]) -> Result<BTreeSet<String>> {
     Ok(by_key(lines)?.into_keys().collect())
 }
@@ -402,9 +400,7 @@ fn send_hostile_answer(number: usize, mut stream: TcpStream) -> Result<()> {
     let _ = stream.read(&mut request)?;
     let ok = "HTTP/1.1 200 OK\r\ncontent-type: application/cloudevents+json\r\n";
     match number % 4 {
-        // Sends no answer.
         0 => thread::sleep(Duration::from_secs(5)),
-        // Sends endless headers.
         1 => loop {
             write!(stream, "{ok}x-more: {}\r\n", "y".repeat(1 << 10))?;
         },

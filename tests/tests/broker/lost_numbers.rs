@@ -23,7 +23,6 @@ const KEPT_EVENTS: RangeInclusive<u64> = 1..=2;
 const LOST_EVENTS: RangeInclusive<u64> = 3..=4;
 /// Later events, which get the numbers 3 and 4 after the loss.
 const OTHER_EVENTS: RangeInclusive<u64> = 5..=6;
-/// The option of `ordain publish` that publishes lost events again.
 const REUSE: &str = "--reuse-lost-numbers";
 
 /// Redis, and a rig whose stream receives events from an exchange. Ordain numbers these events.
@@ -41,7 +40,6 @@ impl NumberingRig {
         Self::with(first, sections, "", source)
     }
 
-    /// Starts the servers as [`Self::start`] does. `stream` holds additional settings of the stream `cases`.
     fn with(first: &'static str, sections: &str, stream: &str, source: &str) -> Result<Self> {
         let redis = Redis::start(&[])?;
         let sections = format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n{sections}", redis.url());
@@ -86,7 +84,6 @@ impl NumberingRig {
         Ok(kept)
     }
 
-    /// Opens a publisher of the stream `cases` in the process of the test, in a runtime of its own.
     fn open_publisher(&self) -> Result<(Runtime, Publisher)> {
         let runtime = Runtime::new()?;
         let config = self.rig.home.path("ordain.toml");
@@ -111,7 +108,6 @@ impl NumberingRig {
         Ok(())
     }
 
-    /// Checks which sequence the stream `cases` executes next for a key, and the causes of the key's dead letters.
     fn check_state(&self, key: &str, next: u64, causes: &[&str]) -> Result<()> {
         let state = self.state_of(key)?;
         let causes: Vec<String> = causes.iter().map(|cause| (*cause).to_owned()).collect();
@@ -119,7 +115,6 @@ impl NumberingRig {
         Ok(())
     }
 
-    /// Returns the sequence that the stream `cases` executes next for a key, and the causes of the key's dead letters.
     fn state_of(&self, key: &str) -> Result<(Option<u64>, Vec<String>)> {
         let rows = self.rig.home.rows(&["keys", "list", "cases", "--json"])?;
         let row = rows.iter().find(|row| row["key"] == key);
@@ -129,7 +124,7 @@ impl NumberingRig {
         Ok((row.and_then(|row| row["next"].as_u64()), causes.collect()))
     }
 
-    /// Checks that the stream `cases` has settled these events of the key, each once, and has no dead letter.
+    /// Checks that the stream `cases` has settled each of these events once, without a dead letter.
     fn check_settled(&self, events: RangeInclusive<u64>) -> Result<()> {
         let rows = self.rig.home.rows(&["keys", "list", "cases", "--json"])?;
         ensure!(rows.len() == 1 && rows[0]["next"] == events.end() + 1, "{rows:?}");
@@ -138,13 +133,12 @@ impl NumberingRig {
         Ok(())
     }
 
-    /// Runs the host until it has published the messages of two more events. Returns these messages. `known` contains
-    /// the messages of earlier events, which the host may publish again.
+    /// Runs the host until it has published the messages of two more events, and returns these messages. `known`
+    /// contains the messages of earlier events, which the host may publish again.
     fn run(&self, known: &[String]) -> Result<Vec<String>> {
         self.run_events(known, 2)
     }
 
-    /// Runs the host as [`Self::run`] does, and checks the numbers of the two events.
     fn run_numbered(&self, known: &[String], expected: [u64; 2]) -> Result<Vec<String>> {
         let messages = self.run(known)?;
         ensure!(numbers(&messages)? == expected, "{messages:?}");
@@ -185,12 +179,10 @@ impl NumberingRig {
     }
 }
 
-/// Returns the lines of events of a key.
 fn lines(key: &str, events: RangeInclusive<u64>) -> Vec<String> {
     events.map(|number| line(key, number, &event_data(number))).collect()
 }
 
-/// Returns the data of an event.
 fn event_data(number: u64) -> Value {
     json!({ "do": "emit", "sink": "between", "bytes": number })
 }
@@ -201,7 +193,6 @@ fn program_events(numbers: RangeInclusive<u64>) -> Result<Vec<Event>> {
     numbers.map(event).collect()
 }
 
-/// Returns the numbers of the events that caused the messages.
 fn numbers(messages: &[String]) -> Result<Vec<u64>> {
     let number = |encoded: &String| -> Result<u64> {
         let message: Value = serde_json::from_str(encoded)?;

@@ -82,7 +82,6 @@ pub(crate) fn check(world: &mut World, plan: &Plan) -> Result<String> {
     ))
 }
 
-/// A message of the sink that the test has received.
 struct Message {
     key: String,
     sequence: u64,

@@ -51,7 +51,6 @@ fn effects<'a>(outputs: impl IntoIterator<Item = &'a str>) -> Result<Effects> {
     Ok(effects)
 }
 
-/// The requirements on the effects of a round.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Demands {
     /// True if every event must have taken effect, even an event that a host accepted while the servers could lose
@@ -62,12 +61,11 @@ pub(crate) struct Demands {
     /// True if no effect can have been lost. The output must then contain exactly one message for each event that took
     /// effect.
     pub(crate) is_exact: bool,
-    /// How the events reach the handler.
     pub(crate) route: Route,
 }
 
-/// Checks that each event took effect at most once and in the order of its key. Also checks that every event that must
-/// take effect has taken effect. Returns how many events of each key took effect.
+/// Checks that each event took effect at most once and in order, and that every event that must take effect has done
+/// so. Returns how many events of each key took effect.
 fn count_taken(sent: &SentEvents, effects: &Effects, demands: Demands) -> Result<EffectCounts> {
     let mut all = EffectCounts::new();
     for (key, events) in sent {
@@ -146,7 +144,7 @@ fn count_effects(
 /// The first part of a possible chain.
 #[derive(Debug, Clone, Copy)]
 struct PartialChain {
-    /// The number of events in the chain. All of them took effect.
+    /// The number of events in the chain, all of which took effect.
     taken: usize,
     /// The number of events that the key's state has counted since its last reset. `hash` is the hash after these
     /// events.
@@ -157,7 +155,6 @@ struct PartialChain {
     resets: u32,
 }
 
-/// The event counts of a round.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) accepted: usize,
@@ -168,7 +165,6 @@ pub(crate) struct Counts {
     pub(crate) lost: usize,
 }
 
-/// Reads the messages in the outputs of the hosts since their first starts.
 pub(crate) fn effects_of(hosts: &[Receiver]) -> Result<Effects> {
     let outputs: Vec<String> = hosts.iter().map(Receiver::output).collect();
     effects(outputs.iter().map(String::as_str))
@@ -184,7 +180,6 @@ pub(crate) fn taken(
     count_taken(sent, &effects_of(hosts)?, demands)
 }
 
-/// Waits until every event that must take effect has taken effect.
 pub(crate) fn until_taken(hosts: &[Receiver], sent: &SentEvents, demands: Demands) -> Result<()> {
     let mut last = None;
     let arrived = wait_until("effects of all safe events", || {
@@ -194,16 +189,14 @@ pub(crate) fn until_taken(hosts: &[Receiver], sent: &SentEvents, demands: Demand
     arrived.with_context(|| format!("{last:?}"))
 }
 
-/// The wait of a round until no more events take effect. An event that still waits must not count as lost.
+/// The wait until no more events take effect. An event that still waits must not count as lost.
 pub(crate) struct EffectsWait {
-    /// The counts of the last call of [`Self::is_over`].
     counts: Option<EffectCounts>,
     /// The time of the last change of `counts`.
     changed_at: Instant,
 }
 
 impl EffectsWait {
-    /// Begins the wait.
     pub(crate) fn start() -> Self {
         Self { counts: None, changed_at: Instant::now() }
     }

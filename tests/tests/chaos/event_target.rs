@@ -37,7 +37,6 @@ const TEMPFAIL: i32 = 75;
 /// new clients do not have.
 const CUT_OFF: &str = "NOAUTH";
 
-/// A target to which a producer sends events.
 pub(crate) enum EventTarget {
     /// Hosts to which the producer posts its requests in turn, and the number of requests so far.
     Hosts(Vec<SocketAddr>, AtomicUsize),
@@ -73,7 +72,6 @@ impl EventTarget {
         }
     }
 
-    /// If the target consists of hosts, sends all later events to the first host only.
     pub(crate) fn use_first_host(&mut self) {
         if let Self::Hosts(addresses, _) = self {
             addresses.truncate(1);
@@ -106,7 +104,6 @@ impl EventTarget {
         }
     }
 
-    /// Sends all these events again, as a producer does after the servers have lost events.
     pub(crate) fn send_again(&self, route: Route, sent: &SentEvents) -> Result<()> {
         let mut all = Vec::new();
         for (key, events) in sent {
@@ -140,8 +137,8 @@ impl DisturbedExchange {
         Self { rig, client: Mutex::default() }
     }
 
-    /// Publishes events without retries. Returns whether the broker confirmed all of them and returned none of them. If
-    /// the result is false, some of the events may nevertheless be in a queue.
+    /// Publishes without retries. Returns whether the broker confirmed all events and returned none. If the result is
+    /// false, some of the events may nevertheless be in a queue.
     fn try_publish(&self, lines: &[String]) -> Result<bool> {
         let messages = lines.iter().map(|line| from_line(line));
         let messages: Vec<Outgoing> = messages.collect::<Result<_>>()?;

@@ -16,7 +16,6 @@ use super::event_target::EventTarget;
 use super::receiver::Backlog;
 use super::routes::Route;
 
-/// The number of keys.
 const KEYS: usize = 40;
 /// The prefix of the keys whose events the handler `tally` executes slowly.
 const SLOW_PREFIX: &str = "slow-";
@@ -32,7 +31,6 @@ const SEND_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send the same events.
 const RETRY_DELAY: Duration = Duration::from_millis(50);
 
-/// An event that the target has accepted.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct AcceptedEvent {
     pub(crate) number: u64,
@@ -59,7 +57,6 @@ pub(crate) fn unsafe_events(sent: &SentEvents) -> SentEvents {
     sent.iter().map(of_key).collect()
 }
 
-/// A producer that sends events of some keys until its round is over.
 #[derive(Default)]
 pub(crate) struct Producer {
     pub(crate) target: EventTarget,
@@ -75,13 +72,10 @@ pub(crate) struct Producer {
     /// True if the producer sends the events of a key one at a time. If the target accepts only some events of an
     /// attempt, the producer sends all of them again. The events of each key then still arrive in order.
     pub(crate) is_one_by_one: bool,
-    /// The time when the newest events were accepted.
     pub(crate) accepted_at: Mutex<Option<Instant>>,
-    /// The number of events that the target has accepted from this producer.
     pub(crate) accepted: AtomicUsize,
 }
 
-/// A producer that runs in a thread of its own.
 pub(crate) struct RunningProducer<'a> {
     producer: &'a Producer,
     /// The events that the producer has sent until now. The producer holds the lock while it sends events.
@@ -137,12 +131,10 @@ pub(crate) fn while_producing<T>(
 }
 
 impl Producer {
-    /// Returns the time when the newest events were accepted.
     pub(crate) fn accepted_at(&self) -> Option<Instant> {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of events that the target has accepted from this producer.
     pub(crate) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }

@@ -9,7 +9,6 @@ use rand_chacha::ChaCha8Rng;
 use super::events::now;
 use super::receiver::{Kind, Receiver, WENT_BACK};
 
-/// Hosts that use the same store.
 pub(crate) struct Fleet {
     pub(crate) hosts: Vec<Receiver>,
     /// The time when the test last killed a host, or noticed that a host had ended, in ms since 1970. No process
@@ -26,7 +25,6 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// Returns whether a host has ended during the round.
     pub(crate) fn has_ended(&self) -> bool {
         self.ended_at.is_some()
     }
@@ -38,7 +36,6 @@ impl Fleet {
         (0..self.hosts.len()).filter(is_drawn).collect()
     }
 
-    /// Kills the hosts with the given indices.
     pub(crate) fn kill(&mut self, victims: &[usize]) -> Result<()> {
         victims.iter().try_for_each(|number| self.hosts[*number].service.kill())?;
         if !victims.is_empty() {
@@ -47,7 +44,6 @@ impl Fleet {
         Ok(())
     }
 
-    /// Restarts the killed hosts with the given indices.
     pub(crate) fn restart(&mut self, victims: &[usize]) -> Result<()> {
         victims.iter().try_for_each(|number| self.hosts[*number].begin_again())
     }
@@ -76,7 +72,6 @@ impl Fleet {
         })
     }
 
-    /// Checks the counters of all hosts.
     pub(crate) fn check_counters(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Receiver::check_counters)
     }

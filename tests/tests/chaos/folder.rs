@@ -42,7 +42,6 @@ use super::events::{Producer, RunningProducer, SentEvents, unsafe_events, while_
 use super::receiver::{Backlog, Kind, Receiver, explain};
 use super::routes::Route;
 
-/// The folder of the store.
 const STORE: &str = "store";
 /// The folder of the store while it is moved away.
 const MOVED_STORE: &str = "aside";
@@ -50,7 +49,6 @@ const MOVED_STORE: &str = "aside";
 const LISTED_STORE: &str = "listed";
 /// The beginning of the log line of a host whose store lacks messages that are in the sink's file.
 const LACKS_LINES: &str = "THE STORE WENT BACK IN TIME: it lacks the last messages of the file";
-/// The file of the sink.
 const SINK_FILE: &str = "out.ndjson";
 /// How long a host may continue to run after the test has moved the folder of the store away. The host checks the
 /// folder every 300 ms. The rest of the limit allows for a busy machine.
@@ -58,10 +56,8 @@ const NOTICED_LIMIT: Duration = Duration::from_secs(3);
 /// How long a host may continue to accept events after the test has moved the folder of the store away. The host's log
 /// promises at most one second. The other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
-/// The interval at which the test checks whether the host has ended.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     route: Route,
@@ -69,7 +65,6 @@ struct Settings {
     backlog: Backlog,
 }
 
-/// A disturbance of the folder.
 #[derive(Debug, Clone, Copy)]
 enum Step {
     /// The folder is copied while the host is paused. The copy replaces the folder later, after the host has ended.
@@ -106,12 +101,10 @@ struct Round {
     host: Receiver,
     settings: Settings,
     sent: SentEvents,
-    /// True if the store has returned to an earlier time.
     went_back: bool,
     done: Vec<String>,
 }
 
-/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings::draw(random);
     let rig = settings.route.start_broker()?;
@@ -169,7 +162,6 @@ impl Round {
         Ok(())
     }
 
-    /// Sends events while `meanwhile` runs.
     fn produce(
         &mut self,
         seed: u64,

@@ -13,18 +13,13 @@ use ordain_tests::service::Service;
 /// The exit code of a host that waited too long for a required service. A supervisor restarts such a host.
 const TEMPFAIL: i32 = 75;
 
-/// A disturbance of a host that lasts for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum HostFault {
     /// The host is paused by the signal `STOP`. All its connections stay open.
     Paused,
-    /// The host was killed.
     Killed,
-    /// The host has ended cleanly.
     Stopped,
-    /// The link to the store is disturbed.
     Store(Mode),
-    /// The link to the broker is disturbed.
     Broker(Mode),
 }
 
@@ -91,7 +86,6 @@ impl Host {
         Ok(true)
     }
 
-    /// Ends the disturbance, if its time is over.
     pub(crate) fn end_expired_disturbance(&mut self, now: Instant) -> Result<()> {
         let Some((fault, _)) = self.fault.take_if(|(_, until)| *until <= now) else {
             return Ok(());
@@ -139,7 +133,6 @@ impl Host {
         self.service.end()
     }
 
-    /// Returns the last log lines of the host.
     pub(crate) fn log(&self) -> String {
         let log = self.service.stderr();
         let lines: Vec<&str> = log.lines().collect();

@@ -18,9 +18,7 @@ use super::receiver::{Receiver, SHARDS};
 
 /// A part of the log line about events that another process may have read before the store lost them.
 const POSSIBLE_LOSS: &str = "events that this process accepted may be lost";
-/// The stream that accepts the events.
 const STREAM: &str = "/ordain/cases";
-/// The type of a record about lost events.
 const LOST_TYPE: &str = "ordain.events.lost";
 /// The type of a record about the events that waited during a loss.
 const SAFE_TYPE: &str = "ordain.events.safe";
@@ -34,7 +32,6 @@ pub(crate) struct KeyFate {
     pub(crate) held: u64,
 }
 
-/// The fates of the events, for each key.
 pub(crate) type KeyFates = BTreeMap<String, KeyFate>;
 
 /// Reads the fates of the events from the store that the configuration in `home` names.
@@ -52,15 +49,12 @@ pub(crate) fn stored_fates(home: &Home) -> Result<KeyFates> {
 /// The reports of losses that must be exact. An exact report does not count an event that has an effect or waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ExactReports {
-    /// All reports.
     All,
     /// The reports of processes that read the partition themselves.
     OfReaders,
-    /// No report.
     None,
 }
 
-/// A loss of events of one shard, as a host has reported it.
 #[derive(Debug)]
 struct ReportedLoss {
     shard: u32,
@@ -71,7 +65,6 @@ struct ReportedLoss {
     is_of_reader: bool,
 }
 
-/// The losses that the hosts of a round have reported since their first starts.
 #[derive(Debug)]
 pub(crate) struct ReportedLosses(Vec<ReportedLoss>);
 
@@ -129,7 +122,6 @@ impl ReportedLosses {
         Ok(Self(losses))
     }
 
-    /// Returns the number of reported events.
     pub(crate) fn total(&self) -> u64 {
         self.0.iter().map(|loss| loss.events).sum()
     }
@@ -151,7 +143,7 @@ impl ReportedLosses {
         Ok(())
     }
 
-    /// Returns the balance of each shard, in the order of the shards. `ended_at` is the time of the last end of a host.
+    /// Returns the balance of each shard, in order. `ended_at` is the time of the last end of a host.
     pub(crate) fn balances(
         &self,
         sent: &SentEvents,
@@ -174,7 +166,6 @@ impl ReportedLosses {
 }
 
 impl ShardBalance {
-    /// Adds the accepted events of a key, and the fate of these events.
     fn add(&mut self, events: &[AcceptedEvent], fate: KeyFate, ended_at: Option<i64>) {
         self.accepted += events.len() as u64;
         self.taken += fate.taken;

@@ -39,7 +39,6 @@ const READY_LIMIT: Duration = Duration::from_secs(30);
 /// seconds for an answer (`runtime/http/src/admin/health.rs`). The rest of the limit allows for a busy machine.
 const NOTICED_LIMIT: Duration = Duration::from_secs(5);
 
-/// The servers behind the name.
 #[derive(Debug)]
 enum Servers {
     Alone(Redis),
@@ -78,7 +77,6 @@ impl Servers {
         url.replace(FIRST_ADDRESS, NAME)
     }
 
-    /// Returns the servers with which the host keeps connections.
     fn masters(&self) -> &[Redis] {
         match self {
             Self::Alone(server) => std::slice::from_ref(server),
@@ -87,7 +85,6 @@ impl Servers {
         }
     }
 
-    /// Closes the connections of all clients to the masters, including the connections of the hosts.
     fn cut(&self) -> Result<()> {
         for server in self.masters() {
             server.command(&["CLIENT", "KILL", "TYPE", "normal"])?;
@@ -110,7 +107,6 @@ impl Servers {
     }
 }
 
-/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     route: Route,
@@ -142,7 +138,6 @@ struct Round {
     _rig: Option<Arc<Rig>>,
 }
 
-/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let servers = Servers::start(random)?;
     let settings = Settings::draw(random);
@@ -172,7 +167,6 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Sends events before, during and after the outage, and checks their effects.
     fn check(&mut self, producer: &Producer, seed: u64) -> Result<String> {
         let mut sent = SentEvents::new();
         let took = while_producing(producer, &mut sent, seed, |_| {
@@ -223,7 +217,6 @@ impl Round {
         Ok(took)
     }
 
-    /// Sets the address to which the name resolves for all hosts.
     fn resolve(&self, to: Option<&str>) -> Result<()> {
         self.hosts.iter().try_for_each(|host| Name(NAME).resolve(&host.home, to))
     }

@@ -53,7 +53,6 @@ use super::routes::{PARTITIONS, Route};
 use mishap::{Mishap, Refusal, USER};
 
 const ROUTE: Route = Route::Exchange;
-/// The exchange of the stream.
 const EXCHANGE: &str = "cases";
 /// The queue that collects the messages that the broker drops from the queues of the stream.
 const DROPPED_QUEUE: &str = "cases.dropped";
@@ -62,9 +61,7 @@ const STREAM_QUEUES: &str = r"^cases(\.[0-9]+)?$";
 /// The lease of the hosts. The lease is longer than any pause of a host on a busy machine, so no partition changes its
 /// owner.
 const LEASE: &str = "10s";
-/// The part of the machine's memory that the broker may use.
 const MEMORY_PART: f64 = 0.4;
-/// A part of the machine's memory that the broker always exceeds.
 const TOO_LITTLE_MEMORY: f64 = 0.000_01;
 
 /// A part of the log line of a `sequenced` stream that has lost a queue. The line also names the queue.
@@ -75,7 +72,6 @@ const STREAM_STOPPED: &str = "stream stopped: the queue";
 /// declared the exchange again.
 const EXCHANGE_REMOVED: [&str; 2] =
     ["exchange missing: declared again", "exchange removed and declared again by another program"];
-/// A part of the log line about an exchange of another type.
 const OTHER_TYPE: &str = "inequivalent arg 'type' for exchange 'cases'";
 /// A part of the log line about a queue whose messages another program receives. The line also names the queue.
 const NOTHING_DELIVERED: &str = "and delivers none to this process";
@@ -85,12 +81,10 @@ const EXPIRY: &str = r#"{"expires":500}"#;
 const REDELIVERY_LIMIT: &str = r#"{"delivery-limit":1}"#;
 /// The number of times that the operator closes all connections while [`REDELIVERY_LIMIT`] applies.
 const REDELIVERIES: usize = 4;
-/// The prefetch of another program that consumes a queue of a `sequenced` stream.
 const SMALL_PREFETCH: u16 = 1;
 /// The beginning of the log line about the messages in the queue [`DROPPED_QUEUE`].
 const MESSAGES_DROPPED: &str = "broker has dropped messages of this stream";
 
-/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     is_fifo: bool,
@@ -114,7 +108,6 @@ impl Settings {
         })
     }
 
-    /// Returns the names of the stream's queues.
     fn queues(&self) -> Vec<String> {
         if self.partitions == 1 {
             return vec!["cases".to_owned()];
@@ -122,7 +115,6 @@ impl Settings {
         (0..self.partitions).map(|number| format!("cases.{number}")).collect()
     }
 
-    /// Returns the type of the stream's exchange.
     fn exchange_kind(&self) -> ExchangeKind {
         if self.partitions == 1 {
             ExchangeKind::Fanout
@@ -131,12 +123,11 @@ impl Settings {
         }
     }
 
-    /// Returns the prefetch of the hosts.
     fn prefetch(&self) -> Result<u16> {
         Ok(self.backlog.prefetch(ROUTE).try_into()?)
     }
 
-    /// Returns a part of the log line that names a lost queue.
+    /// Returns the words of the log line that names a lost queue.
     fn loss_words(&self) -> &'static str {
         if self.is_fifo { STREAM_STOPPED } else { QUEUE_LOST }
     }
@@ -158,7 +149,6 @@ impl Settings {
     }
 }
 
-/// A round while it runs, with its servers and its hosts.
 struct Round {
     fleet: Fleet,
     /// The rig that runs the broker. The round does not use the home and the client of the rig.
@@ -169,7 +159,6 @@ struct Round {
     _redis: Redis,
 }
 
-/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let settings = Settings::draw(random)?;
     let redis = Redis::start(&[])?;
@@ -200,7 +189,6 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Plays all mishaps while the producer publishes.
     fn disturb(
         &mut self,
         producer: &Producer,
@@ -253,7 +241,6 @@ impl Round {
         Ok(())
     }
 
-    /// Performs a mishap from its beginning to its end.
     fn perform(&mut self, mishap: Mishap, random: &mut ChaCha8Rng) -> Result<()> {
         match mishap {
             Mishap::ExchangeReplaced => self.replace_exchange(),
@@ -370,7 +357,6 @@ impl Round {
         self.lose(&queues, |rig| delete(rig, &queues))
     }
 
-    /// Draws one or more queues of the stream.
     fn draw_queues(&self, random: &mut ChaCha8Rng) -> Vec<String> {
         let queues = self.settings.queues();
         let first = random.random_range(0..queues.len());
@@ -394,7 +380,6 @@ impl Round {
         self.until_whole()
     }
 
-    /// Resumes the stopped partitions of a `fifo` stream.
     fn resume(&mut self) -> Result<()> {
         let host = self.fleet.hosts.first_mut().context("a host")?;
         let address = format!("http://{}", http::admin(&mut host.service)?);
@@ -445,7 +430,6 @@ impl Round {
         Ok(())
     }
 
-    /// Returns the number of messages that the broker has dropped from the queues of the stream.
     fn dropped(&self) -> Result<u64> {
         let mut dropped = 0;
         wait_until("the number of dropped messages", || {
@@ -469,7 +453,6 @@ impl Round {
         self.lines_with(self.settings.loss_words(), &format!("{queue:?}"))
     }
 
-    /// Returns how often the hosts have reported the loss of a queue.
     fn loss_reports(&self) -> usize {
         self.lines_with(self.settings.loss_words(), "")
     }
@@ -506,7 +489,6 @@ fn expire(rig: &Rig, queues: &[String]) -> Result<()> {
     Refusal::Limit.end(rabbit)
 }
 
-/// Deletes queues over a new connection.
 fn delete(rig: &Rig, queues: &[String]) -> Result<()> {
     let client = rig.connect()?;
     queues.iter().try_for_each(|queue| client.delete_queue(queue))
@@ -538,7 +520,6 @@ fn is_whole(rabbit: &Rabbit, queues: &[String]) -> Result<bool> {
     Ok(true)
 }
 
-/// Returns how many queues the hosts consume.
 fn consumed_queues(hosts: &mut [Receiver]) -> Result<u64> {
     let mut consumed = 0;
     for host in hosts {

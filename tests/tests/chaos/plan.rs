@@ -9,7 +9,6 @@ use rand::RngExt as _;
 use rand_chacha::ChaCha8Rng;
 use serde_json::json;
 
-/// The number of keys of a round.
 const KEY_COUNT: Range<usize> = 20..300;
 /// The number of events of a key, including events that are never sent.
 const EVENTS_PER_KEY: Range<u64> = 1..60;
@@ -25,7 +24,6 @@ const ENDED_PROBABILITY: f64 = 0.7;
 const REPEAT_INTERVAL: usize = 20;
 /// The number of successive events that are shuffled among each other.
 const SHUFFLE_WINDOW: usize = 100;
-/// The number of messages in a burst.
 const BURST_SIZE: Range<usize> = 1..400;
 /// The pause before a burst, in milliseconds.
 const BURST_DELAY_MS: Range<u64> = 0..400;
@@ -33,9 +31,7 @@ const BURST_DELAY_MS: Range<u64> = 0..400;
 /// kinds.
 const BROKEN_COUNT: Range<usize> = 2..20;
 
-/// The expected final state of a key.
 pub(crate) struct Key {
-    /// The number of events of the key.
     pub(crate) events: u64,
     /// The sequence of the event that is never sent; `None` if no event is lost.
     pub(crate) lost: Option<u64>,
@@ -58,8 +54,8 @@ pub(crate) struct Plan {
     pub(crate) dropped: BTreeSet<String>,
     /// The messages to send, in bursts. The duration is the pause before the burst.
     pub(crate) bursts: Vec<(Duration, Vec<String>)>,
-    /// The bodies of the sent messages that are not valid events. The value is false if the message has an invalid
-    /// header, and true if the message only lacks a sequence.
+    /// The bodies of the messages that are not valid events. The value is false if the message has an invalid header,
+    /// and true if it only lacks a sequence.
     pub(crate) broken: BTreeMap<String, bool>,
 }
 

@@ -28,20 +28,17 @@ const MEMORY_BUDGET: &str = "4GiB";
 /// The number of shards of the store.
 pub(crate) const SHARDS: u32 = 4;
 
-/// A host, and the address at which it accepts events.
 pub(crate) struct Receiver {
     pub(crate) home: Home,
     pub(crate) service: Service,
     pub(crate) address: SocketAddr,
-    /// The program that starts the host, with the arguments of the program. Empty if the test starts the host directly.
+    /// The program that starts the host, with its arguments. Empty if the test starts the host directly.
     by: Vec<String>,
-    /// The command-line arguments of the host.
     args: &'static [&'static str],
     /// The file of the sink; `None` for standard output.
     file: Option<&'static str>,
     /// The host's standard output from its first start until its last restart.
     earlier: String,
-    /// The logs of the host's earlier processes, in order.
     earlier_logs: Vec<String>,
     _port: Port,
 }
@@ -49,7 +46,6 @@ pub(crate) struct Receiver {
 /// Why many events wait in the store or in the broker.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Backlog {
-    /// The host keeps up with the producer.
     #[default]
     None,
     /// The prefetch is low, so the host holds only a few events in memory.
@@ -75,18 +71,14 @@ impl Backlog {
     }
 }
 
-/// The properties of a host, from which [`Kind::config`] makes the configuration of the host.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Kind {
     pub(crate) route: Route,
     pub(crate) is_fifo: bool,
-    /// Why many events wait.
     pub(crate) backlog: Backlog,
-    /// The settings in the section `[store]` of the configuration.
     pub(crate) store: String,
     /// The URL of the broker, if the events pass through one.
     pub(crate) broker: Option<String>,
-    /// Additional settings of the stream `cases`.
     pub(crate) stream: String,
     /// The number of partitions of each stream; `None` for [`PARTITIONS`].
     pub(crate) partitions: Option<u32>,
@@ -100,7 +92,6 @@ pub(crate) struct Kind {
 }
 
 impl Receiver {
-    /// Starts a host, and waits until it is ready.
     pub(crate) fn start(kind: &Kind) -> Result<Self> {
         Self::start_by(kind, |_| Ok(Vec::new()))
     }
@@ -124,13 +115,11 @@ impl Receiver {
         Ok(Self { home, service, address, by, args, file, earlier, earlier_logs, _port: port })
     }
 
-    /// Starts the host again after its end, and waits until the host is ready.
     pub(crate) fn start_again(&mut self) -> Result<()> {
         self.begin_again()?;
         http::ready(&mut self.service).map(drop)
     }
 
-    /// Starts the host again after its end.
     pub(crate) fn begin_again(&mut self) -> Result<()> {
         self.earlier = self.output();
         self.earlier_logs.push(self.service.stderr());
@@ -138,7 +127,7 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns the published messages, one per line. Omits an incomplete last line.
+    /// Returns the published messages, without an incomplete last line.
     pub(crate) fn output(&self) -> String {
         let out = self.file.map_or_else(|| self.service.stdout(), |file| self.home.read(file));
         let whole = out.rfind('\n').map_or(0, |at| at + 1);
@@ -148,19 +137,16 @@ impl Receiver {
         }
     }
 
-    /// Returns the log of each process of the host since the first start, in order.
     pub(crate) fn logs(&self) -> Vec<String> {
         let mut logs = self.earlier_logs.clone();
         logs.push(self.service.stderr());
         logs
     }
 
-    /// Returns the log since the first start.
     pub(crate) fn log(&self) -> String {
         self.logs().join("\n---- restarted ----\n")
     }
 
-    /// Returns whether the host is running and ready.
     pub(crate) fn is_ready(&mut self) -> bool {
         let answer = http::admin(&mut self.service).and_then(|admin| http::get(admin, "/readyz"));
         answer.is_ok_and(|answer| answer.status == 200)
@@ -231,7 +217,6 @@ impl Receiver {
         Ok(())
     }
 
-    /// Returns how many events the host has counted as lost since its start.
     pub(crate) fn lost(&mut self) -> Result<u64> {
         let address = http::admin(&mut self.service)?;
         Ok(http::metric(address, "ordain_events_lost_total")?.unwrap_or(0))
@@ -239,7 +224,6 @@ impl Receiver {
 }
 
 impl Kind {
-    /// Returns the command-line arguments of a host.
     fn args(&self) -> &'static [&'static str] {
         if self.has_short_waits { &["--wait-divisor=20", "run"] } else { &["run"] }
     }
@@ -263,12 +247,10 @@ impl Kind {
     }
 }
 
-/// Returns the settings in the section `[store]` for a store in Redis.
 pub(crate) fn redis(url: &str) -> String {
     format!("kind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}")
 }
 
-/// Formats the settings of a round and the logs of its hosts.
 pub(crate) fn explain(settings: &impl fmt::Debug, hosts: &[Receiver]) -> String {
     let logs: Vec<String> = hosts.iter().map(Receiver::log).collect();
     format!("{settings:?}\n{}", logs.join("\n----\n"))

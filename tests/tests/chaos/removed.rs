@@ -40,19 +40,15 @@ use super::losses::{ExactReports, ReportedLosses, stored_fates};
 use super::receiver::{Backlog, Kind, Receiver, WENT_BACK, explain, redis};
 use super::routes::Route;
 
-/// The chain of these rounds. The sink between its two streams does not number the messages.
 const CHAIN: Route = Route::Chain { is_numbered: false };
 /// The Redis key `store`, which records the shape of the store: the schema and the number of shards.
 const STORE_KEY: &str = "ordain:{0}:store";
-/// A part of the error of a start without the Redis key [`STORE_KEY`].
 const REFUSAL_WORDS: &str = "which has the number of shards, is missing";
-/// A part of the error of a host that takes over a partition while the Redis key [`STORE_KEY`] is missing.
+/// A part of the error of a host that takes over a partition without the Redis key [`STORE_KEY`].
 const LOST_RECORD: &str = "the store lost everything, or another program removed";
-/// The kind of the removal of all Redis keys.
 const EVERYTHING: &str = "everything";
 /// The probability that a removal concerns all Redis keys.
 const EVERYTHING_PROBABILITY: f64 = 0.15;
-/// The beginning of the log line of a start that found no data.
 const NEW_STORE: &str = "created a new store at ";
 /// The time within which hosts must stop accepting events over HTTP after the removal of all Redis keys. The documented
 /// limit is one second. The test allows two more seconds for a busy machine.
@@ -60,12 +56,10 @@ const ACCEPT_LIMIT: Duration = Duration::from_secs(3);
 /// How long the effects of the sent events may take. With a slow handler, the events of the last removal may wait for
 /// half a minute.
 const EFFECTS_TIMEOUT: Duration = Duration::from_mins(2);
-/// The interval between two checks of hosts that may end.
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The interval between two checks that run a command.
 const COMMAND_INTERVAL: Duration = Duration::from_millis(200);
 
-/// The settings of a round, which the test draws at random.
 #[derive(Debug)]
 struct Settings {
     route: Route,
@@ -86,7 +80,6 @@ struct Consequences {
     is_lossy: bool,
     /// True if the test has sent all events again, so that lost events may have taken effect.
     was_sent_again: bool,
-    /// The removed Redis keys, with the circumstances.
     removed: Vec<String>,
 }
 
@@ -103,7 +96,6 @@ struct Round {
     done: Consequences,
 }
 
-/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     // After the removal of a Redis key of the kind `log`, the store would assign the numbers of messages and of a
     // file's lines a second time. The routes that need these numbers are therefore absent.
@@ -169,7 +161,6 @@ pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
 }
 
 impl Round {
-    /// Sends events, removes a Redis key, and sends more events.
     fn remove_one(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         let calm = Duration::from_millis(random.random_range(100..1_500));
         self.produce(0, random.random(), |round, _| round.watch(calm))?;
@@ -340,7 +331,6 @@ impl Round {
         Ok(())
     }
 
-    /// Starts all hosts on the empty server, and checks that they create a new store.
     fn start_new_store(&mut self) -> Result<()> {
         self.done.was_restarted = true;
         self.hosts.iter_mut().try_for_each(Receiver::begin_again)?;
@@ -375,7 +365,6 @@ impl Round {
         host.start_again()
     }
 
-    /// Waits until every event that must take effect has taken effect, and watches the hosts.
     fn until_settled(&mut self) -> Result<()> {
         if !self.settings.is_fifo {
             self.until_explained()?;
@@ -415,7 +404,6 @@ impl Round {
         }
     }
 
-    /// Compares the losses that the hosts reported with the fates of the events in each shard.
     fn check_reports(&self) -> Result<()> {
         let exact = match (self.settings.route, self.hosts.len()) {
             (Route::Http, 1) => ExactReports::All,
@@ -436,7 +424,6 @@ impl Round {
         }
     }
 
-    /// Sends all events once more, and watches the hosts.
     fn send_again(&mut self) -> Result<()> {
         self.done.was_sent_again = true;
         let target = self.target()?;

@@ -56,7 +56,6 @@ struct Round {
     waiting: Option<usize>,
 }
 
-/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(servers: LossyServers, random: &mut ChaCha8Rng) -> Result<String> {
     let hosts = if random.random() { 1 } else { random.random_range(2..=4) };
     let is_killed = random.random_bool(0.3);
@@ -85,7 +84,6 @@ pub(crate) fn play(servers: LossyServers, random: &mut ChaCha8Rng) -> Result<Str
 }
 
 impl Round {
-    /// Makes the servers lose writes repeatedly.
     fn disturb(
         &mut self,
         producer: &Producer,
@@ -124,7 +122,6 @@ impl Round {
         self.hosts.fleet.until_ready()
     }
 
-    /// Begins a period whose writes the servers may lose.
     fn begin_loss(
         &mut self,
         producer: &Producer,

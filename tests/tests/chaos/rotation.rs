@@ -22,20 +22,16 @@ use rand::RngExt as _;
 use rand::seq::IndexedRandom as _;
 use rand_chacha::ChaCha8Rng;
 
-/// The file to which the program writes events.
 const EVENTS: &str = "events.ndjson";
-/// The file of the sink.
 const SINK_FILE: &str = "out.ndjson";
-/// The number of keys.
 const KEYS: usize = 20;
-/// The number of events of each key.
 const EVENTS_PER_KEY: u64 = 500;
 /// The highest number of an old file for which the test searches. A round has fewer rotations.
 const FILES_LIMIT: u32 = 10_000;
 /// The largest number of lines that the program writes in one step.
 const MAX_LINES_AT_ONCE: usize = 150;
 
-/// A step of a round. A step changes the files or the host, or only waits.
+/// A change of the files or of the host, or only a wait.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 enum Step {
     Write,
@@ -68,7 +64,6 @@ const STEPS: [(Step, u32); 10] = [
 
 struct Round {
     home: Home,
-    /// The lines of all events.
     lines: Vec<String>,
     /// The number of lines that the program has written.
     written: usize,
@@ -76,13 +71,11 @@ struct Round {
     is_paused: bool,
     /// The steps so far, each with the number of lines that the program had written by the end of the step.
     steps: Vec<(Step, usize)>,
-    /// The logs of all hosts of the round.
     logs: String,
     /// The number of files to which the sink's file was renamed.
     old_outputs: usize,
 }
 
-/// Plays a round. Returns a summary.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let numbered = in_turn(KEYS, EVENTS_PER_KEY);
     let is_fifo = random.random();
@@ -165,7 +158,6 @@ impl Round {
         Ok(true)
     }
 
-    /// Returns the next lines.
     fn next(&mut self, count: usize) -> String {
         let end = self.lines.len().min(self.written + count);
         let text = self.lines[self.written..end].iter().map(|line| line.clone() + "\n").collect();
@@ -180,7 +172,6 @@ impl Round {
         file.write_all(text.as_bytes()).with_context(|| path.display().to_string())
     }
 
-    /// Gives each old file of events the next number.
     fn shift_numbers(&self) -> Result<()> {
         let path = |number: u32| self.home.path(&format!("{EVENTS}.{number}"));
         let numbers: Vec<u32> =
@@ -269,7 +260,6 @@ impl Round {
         Ok(())
     }
 
-    /// Returns the content of all files of the sink, the oldest first.
     fn output(&self) -> Result<String> {
         let mut output = String::new();
         for number in 1..=self.old_outputs {
@@ -278,7 +268,6 @@ impl Round {
         Ok(output + &self.home.read(SINK_FILE))
     }
 
-    /// Returns the logs of all hosts.
     fn log(&self) -> String {
         format!("{:?}\n", self.steps)
             + &self.logs

@@ -28,7 +28,6 @@ use super::routes::Route;
 pub(crate) const SHORT_GAPS: &str =
     "spill_after = \"1s\"\ngap = { timeout = \"500ms\", attempts = 2, backoff = \"20ms..100ms\" }";
 
-/// The settings of the hosts of a round.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Setup {
     pub(crate) route: Route,
@@ -40,7 +39,6 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Draws the settings of a round with this number of hosts.
     pub(crate) fn draw(hosts: usize, is_killed: bool, random: &mut ChaCha8Rng) -> Self {
         let mut route = Route::draw(random);
         // Two kinds of rounds need a `sequenced` stream. In a round with a file, the store numbers the events of the
@@ -67,7 +65,6 @@ impl Setup {
     }
 }
 
-/// The hosts of a round, and the settings from which they were started.
 pub(crate) struct RoundHosts {
     pub(crate) setup: Setup,
     pub(crate) fleet: Fleet,
@@ -137,7 +134,6 @@ impl RoundHosts {
         Ok(Some(gate))
     }
 
-    /// Returns how many accepted events have had no effect yet.
     pub(crate) fn waiting(&self, producer: &Producer) -> Result<usize> {
         let effects = effects_of(&self.fleet.hosts)?;
         let done: usize = effects.values().flat_map(BTreeMap::values).map(Vec::len).sum();
@@ -256,7 +252,6 @@ impl RoundHosts {
         explained.with_context(|| format!("{last:?}"))
     }
 
-    /// Checks the fates of the events of a `sequenced` stream.
     fn check_stored(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
         let Setup { route, .. } = self.setup;
         // If no host ends, the store has every effect whose message was published. The highest count in the messages of
@@ -284,7 +279,6 @@ impl RoundHosts {
         self.check_balances(sent, fates)
     }
 
-    /// Compares the losses that the hosts reported with the fates of the events in each shard.
     fn check_balances(&self, sent: &SentEvents, fates: &KeyFates) -> Result<()> {
         let losses = ReportedLosses::of(&self.fleet.hosts)?;
         losses.check_times(sent)?;

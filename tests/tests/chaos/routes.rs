@@ -13,7 +13,6 @@ use serde_json::{Value, json};
 /// queues of one partition or of exactly four.
 pub(crate) const PARTITIONS: u32 = 4;
 
-/// A route from the producer to the handler `tally`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Route {
     /// The events arrive over HTTP, and wait in the queues of the store.
@@ -33,7 +32,6 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    /// Draws one of all routes at random.
     pub(crate) fn draw(random: &mut ChaCha8Rng) -> Self {
         match random.random_range(0..6) {
             0 => Self::Http,
@@ -60,12 +58,10 @@ impl Route {
         if self.uses_broker() { Ok(Some(Arc::new(Rig::new()?))) } else { Ok(None) }
     }
 
-    /// Returns whether the events pass through the broker.
     pub(crate) fn uses_broker(self) -> bool {
         matches!(self, Self::Inbox | Self::FileToExchange | Self::Exchange)
     }
 
-    /// Returns whether `ordain publish` publishes the events.
     pub(crate) fn is_file(self) -> bool {
         matches!(self, Self::File | Self::FileToExchange)
     }
@@ -108,7 +104,6 @@ impl Route {
         Line { key: key.to_owned(), sequence: 0, kind, data, end: false }
     }
 
-    /// Returns the sections of the configuration for the streams, the sink between them, and the listener for HTTP.
     pub(crate) fn config(
         self,
         ordering: &str,

@@ -44,7 +44,6 @@ const QUEUES: [&str; 4] = [
     "ordain:{3}:log:stream/cases",
 ];
 
-/// The settings of a round, which the test draws at random.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     /// The settings of the hosts. If `setup.is_killed` is true, the round has one host: the test kills this host during
@@ -55,7 +54,6 @@ struct Settings {
     splits: usize,
 }
 
-/// The results of the splits of a round.
 #[derive(Debug, Default)]
 struct SplitResults {
     /// The number of events that the hosts put into the queues of a master after its replacement.
@@ -71,7 +69,6 @@ struct Round {
     done: SplitResults,
 }
 
-/// Plays a round. Returns a summary of the round.
 pub(crate) fn play(random: &mut ChaCha8Rng) -> Result<String> {
     let (hosts, is_killed) = match random.random_range(0..10) {
         0..3 => (2, false),
@@ -122,7 +119,6 @@ impl Round {
         Ok(counts)
     }
 
-    /// Splits the master from the Sentinel and the replica, and ends the split.
     fn split(
         &mut self,
         producer: &Producer,
@@ -194,7 +190,6 @@ impl Round {
     }
 }
 
-/// Waits until a master refuses writes because it has no replica.
 fn until_refused(master: &mut Connection) -> Result<()> {
     wait_until("a master that refuses writes", || {
         let reply = master.attempt(&["DEL", "nothing"])?;

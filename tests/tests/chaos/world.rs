@@ -88,7 +88,6 @@ impl World {
         Ok(world)
     }
 
-    /// Starts another host with its own links to the servers.
     fn join(&mut self) -> Result<()> {
         let to_broker = Proxy::start(self.rig.rabbit.port())?;
         let to_store = self.redis.as_ref().map(|redis| Proxy::start(redis.port())).transpose()?;
@@ -132,7 +131,6 @@ impl World {
         *self.disturbances.entry(what).or_default() += times;
     }
 
-    /// Waits for a moment, and then causes a random disturbance.
     fn disturb(&mut self, random: &mut ChaCha8Rng) -> Result<()> {
         sleep(Duration::from_millis(random.random_range(0..1_500)));
         self.recover_hosts()?;
@@ -256,7 +254,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the hosts own all partitions, and each host owns an even share. Does nothing with an embedded store.
+    /// Waits until each host owns an even share of the partitions. Does nothing with an embedded store.
     pub(crate) fn until_shared(&self) -> Result<()> {
         if self.redis.is_none() {
             return Ok(());
@@ -278,12 +276,10 @@ impl World {
         shared.with_context(|| format!("{rows:?}"))
     }
 
-    /// Stops the hosts cleanly.
     pub(crate) fn stop_hosts(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Host::end)
     }
 
-    /// Restarts the hosts after [`Self::stop_hosts`].
     pub(crate) fn restart_hosts(&mut self) -> Result<()> {
         self.hosts.iter_mut().try_for_each(Host::start_again)
     }
@@ -313,7 +309,6 @@ impl World {
         disturbances.join(", ")
     }
 
-    /// Returns the last log lines of the hosts and the broker.
     pub(crate) fn logs(&self) -> String {
         let logs: Vec<String> = self.hosts.iter().map(Host::log).collect();
         let logs = logs.join("\n----\n");

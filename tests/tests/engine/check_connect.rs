@@ -9,7 +9,6 @@ use ordain_tests::printed::run_all;
 use ordain_tests::tally;
 use serde_json::Value;
 
-/// Creates a home whose store is the Redis server at `url`.
 pub(super) fn home(url: &str) -> Result<Home> {
     // A sink that writes to a file needs the embedded store, so the sink writes to standard output here.
     let stream = tally::CONFIG.replace("path = \"out.ndjson\"", "path = \"-\"");
@@ -30,8 +29,7 @@ fn checked(output: Output, code: i32) -> Result<[String; 2]> {
     Ok(printed)
 }
 
-/// Returns the severity and the text of each finding about the store. Reads them from the output of the check with
-/// `--json`.
+/// Returns the severity and the text of each finding about the store, from the output with `--json`.
 fn findings(home: &Home) -> Result<Vec<(String, String)>> {
     let output = home.output(&["check", "--connect", "--json"])?;
     let report: Value = serde_json::from_slice(&output.stdout)?;

@@ -57,7 +57,6 @@ impl Rig {
         Ok(run)
     }
 
-    /// Runs the host until it has executed all events.
     fn run_once(&self, name: &str) -> Result<()> {
         self.check_success(name, &mut self.start(name, &["--once"])?)
     }
@@ -115,7 +114,6 @@ impl Rig {
     }
 }
 
-/// Returns whether a checkpoint covers all events.
 fn covers_all(mark: &str) -> bool {
     mark.contains(&format!("\"line\":{EVENTS}"))
 }

@@ -17,7 +17,6 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use serde_json::Value;
 
-/// A Redis server that syncs each commit, and runs of the host with this server.
 struct Rig {
     redis: Redis,
     home: Home,
@@ -72,8 +71,7 @@ impl Rig {
         Ok(whole)
     }
 
-    /// Returns the messages that all runs printed, and the number of repeats. Each message is returned once, in the
-    /// order of the first occurrences.
+    /// Returns each message of all runs once, in the order of the first occurrences, and the number of repeats.
     fn printed(&self) -> Result<(String, usize)> {
         let mut once = String::new();
         let mut ids = HashSet::new();

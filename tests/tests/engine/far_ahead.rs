@@ -33,7 +33,6 @@ fn home_with_stdout(stream: &str) -> Result<Home> {
     Ok(home)
 }
 
-/// Returns the section `[store]` of the configuration for this server.
 fn redis_store(redis: &Redis) -> String {
     format!("[store]\nkind = \"redis\"\nurl = \"{}\"\n", redis.url())
 }
@@ -54,14 +53,12 @@ fn event(sequence: u64) -> String {
     line("k", sequence, &json!({ "n": sequence }))
 }
 
-/// Returns an event that ends the key.
 fn last_event(sequence: u64) -> Result<String> {
     let mut last: Value = serde_json::from_str(&event(sequence))?;
     last["endofsequence"] = true.into();
     Ok(last.to_string())
 }
 
-/// Returns event 1 and the events in `later`.
 fn first_and(later: RangeInclusive<u64>) -> Vec<String> {
     [1].into_iter().chain(later).map(event).collect()
 }
@@ -70,7 +67,6 @@ fn events(range: RangeInclusive<u64>) -> Vec<String> {
     range.map(event).collect()
 }
 
-/// Checks that the events took effect, each once and in order.
 fn expect_effects(home: &Home, lines: &[String]) -> Result<()> {
     tally::check(&by_key(lines)?, &home.read("out.ndjson"))
 }
@@ -201,7 +197,6 @@ fn letter_of_a_taken_sequence_becomes_a_conflict_over_redis() -> Result<()> {
     expect_conflict_of_a_taken_sequence(&redis_store(&redis))
 }
 
-/// The key ends before it reaches an event that arrived too far ahead.
 #[test]
 fn letter_beyond_the_end_of_its_key_says_so() -> Result<()> {
     let home = home(NARROW_GAP_SETTING)?;
@@ -284,7 +279,6 @@ fn skipping_key_reaches_events_far_ahead() -> Result<()> {
     Ok(())
 }
 
-/// Returns the only dead letter of the event with this sequence.
 fn only_letter_of(home: &Home, sequence: u64) -> Result<Value> {
     let mut letters = letters(home)?;
     letters.retain(|letter| letter["sequence"] == sequence);
@@ -292,7 +286,6 @@ fn only_letter_of(home: &Home, sequence: u64) -> Result<Value> {
     letters.pop().context("a letter")
 }
 
-/// Returns the only dead letter with this cause.
 fn only_letter(home: &Home, cause: &str) -> Result<Value> {
     let mut letters = letters(home)?;
     letters.retain(|letter| letter["cause"] == cause);

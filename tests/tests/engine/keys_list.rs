@@ -37,7 +37,6 @@ fn check_limits(home: &Home) -> Result<()> {
     Ok(())
 }
 
-/// If the limit is in the middle of a page, the command must state that more keys may exist.
 #[test]
 fn limited_list_states_that_more_keys_may_exist() -> Result<()> {
     let events = text(&in_turn(KEYS, 1));

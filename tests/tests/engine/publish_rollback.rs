@@ -26,7 +26,6 @@ fn home(url: &str) -> Result<Home> {
     home_with(&format!("kind = \"redis\"\nurl = \"{url}\"\nshards = {SHARDS}"))
 }
 
-/// Makes a home as [`home`] does, and replaces a part of its configuration.
 fn changed_home(url: &str, part: &str, replacement: &str) -> Result<Home> {
     let home = home(url)?;
     home.write("ordain.toml", home.read("ordain.toml").replace(part, replacement))?;
@@ -38,7 +37,6 @@ fn home_with_queue(url: &str, limit: u64) -> Result<Home> {
     changed_home(url, "\"stream\" }", &format!("\"stream\", queue = {limit} }}"))
 }
 
-/// Makes a home whose configuration has these settings in the section `[store]`.
 fn home_with(store: &str) -> Result<Home> {
     let config = format!(
         "[store]\n{store}\n\

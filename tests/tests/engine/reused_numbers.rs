@@ -17,19 +17,16 @@ use serde_json::{Value, json};
 /// The number of events that are published before the snapshot, and also the number of events that Redis loses. This
 /// number is higher than the number of events whose digests a key record keeps.
 const EVENTS: usize = 100;
-/// The number of events that are published after the loss.
 const NEW_EVENTS: usize = 50;
 /// The number of events whose digests a key record keeps: the default of the setting `digests`.
 const DIGESTS: usize = 64;
 
 const SHARDS: u32 = 4;
 
-/// Redis, a running host, and events of one key.
 struct LossRig {
     redis: Redis,
     home: Home,
     service: Service,
-    /// The events that are not published yet.
     lines: Vec<String>,
 }
 
@@ -121,12 +118,10 @@ impl LossRig {
         Ok(())
     }
 
-    /// Waits until the host has repeated its lost commits.
     fn until_repeated(&mut self) -> Result<()> {
         self.service.until_says("all of them were repeated from memory")
     }
 
-    /// Waits until the host has removed all events from the queues.
     fn until_empty(&self) -> Result<()> {
         let waiting = |shard| waiting_events(&self.redis, "cases", shard);
         wait_until("empty queues", || {
@@ -154,7 +149,6 @@ impl LossRig {
         Ok(())
     }
 
-    /// Waits until the first `count` sequences of the key are settled.
     fn until_settled(&self, count: usize) -> Result<()> {
         self.until_key(|row| row["next"] == count + 1)
     }
@@ -164,7 +158,6 @@ impl LossRig {
         self.until_key(|row| row["status"] == "parked" && row["held"]["count"] == count)
     }
 
-    /// Waits until the row of the key fulfils a condition.
     fn until_key(&self, is_so: impl Fn(&Value) -> bool) -> Result<()> {
         let mut last = Vec::new();
         let found = wait_until("a state of the key", || {
@@ -174,15 +167,13 @@ impl LossRig {
         found.with_context(|| format!("{last:?}\n{}", self.service.stderr()))
     }
 
-    /// Returns the causes of the dead letters.
     fn letters(&self) -> Result<Vec<String>> {
         let rows = self.home.rows(&["dead", "list", "cases", "--json", "--limit", "1000"])?;
         let cause = |row: &Value| Some(row["cause"].as_str()?.to_owned());
         Ok(rows.iter().filter_map(cause).collect())
     }
 
-    /// Ends the host, and checks that the host has published messages for the first `count` sequences, and for no other
-    /// sequences.
+    /// Ends the host, which must have published messages for the first `count` sequences, and for no other sequences.
     fn check_messages(&mut self, count: usize) -> Result<()> {
         self.service.end()?;
         let mut counts = BTreeSet::new();

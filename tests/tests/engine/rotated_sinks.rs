@@ -20,7 +20,6 @@ const SINK_FILE: &str = "out.ndjson";
 /// a part.
 const PART_LINES: usize = 10;
 
-/// A running host, and the lines of its input.
 struct Rig {
     home: Home,
     service: Service,
@@ -59,7 +58,7 @@ impl Rig {
         tally::check(&by_key(&self.lines[..self.written])?, &distinct.join("\n"))
     }
 
-    /// Checks that `files` together have one message for each line, in order, and that no message is repeated.
+    /// Checks that `files` together have one message for each line, in order, without repeats.
     fn check_files(&self, files: &[&str]) -> Result<()> {
         let output: String = files.iter().map(|file| self.home.read(file)).collect();
         tally::check(&by_key(&self.lines[..self.written])?, &output)
@@ -210,9 +209,7 @@ fn next_dead_letter_is_not_written_to_a_renamed_file() -> Result<()> {
     Ok(())
 }
 
-/// The number of events of each key under load.
 const LOAD: u64 = 400;
-/// The maximum number of rotations under load.
 const ROTATIONS: usize = 20;
 
 /// The test renames the file repeatedly while the host writes, and in some runs kills the host after every fourth
@@ -269,7 +266,6 @@ fn rotation_under_load_loses_and_repeats_nothing() -> Result<()> {
     Ok(())
 }
 
-/// Lets the link at the path of the sink lead to this file.
 fn link_sink(home: &Home, file: &str) -> Result<()> {
     std::os::unix::fs::symlink(file, home.path("new"))?;
     Ok(fs::rename(home.path("new"), home.path(SINK_FILE))?)

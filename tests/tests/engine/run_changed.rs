@@ -86,7 +86,6 @@ fn unpublished(events: &[String]) -> Result<Home> {
     Ok(home)
 }
 
-/// Waits until the host reports that it cannot write to the sink.
 fn until_sink_failure_reported(home: &Home, service: &mut Service) -> Result<()> {
     let words = "sink not writable";
     service.until(words, || home.read("stderr").contains(words))

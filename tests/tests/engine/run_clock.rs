@@ -16,10 +16,8 @@ use serde_json::{Value, json};
 const MINUTE_S: i64 = 60;
 const HOUR_S: i64 = 60 * MINUTE_S;
 const DAY_S: i64 = 24 * HOUR_S;
-/// A source and a sink that are files.
 const FILES: &str = "source = { kind = \"file\", path = \"events.ndjson\" }\n\
     [sinks.faulty]\nkind = \"file\"\npath = \"out.ndjson\"\n";
-/// The beginning of the warning about a clock that is ahead.
 const AHEAD_WARNING: &str = "the machine's clock is far ahead of the store's time";
 /// A part of the warning about a clock of a Redis server that is ahead.
 const SERVER_AHEAD_WARNING: &str = "is far ahead of the store's time";
@@ -54,7 +52,6 @@ fn send(address: SocketAddr, events: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Returns an event of the key `k` for a `fifo` stream.
 fn fifo_event(id: &str, command: &Value) -> String {
     json!({
         "specversion": "1.0", "id": id, "source": "/tests", "type": "test", "subject": "k",

@@ -33,7 +33,6 @@ for _, name in ipairs(redis.call('KEYS', '*:data:cases')) do
 end
 return 'the event is missing'";
 
-/// A Lua script that restores the event that [`DAMAGE_SCRIPT`] replaced.
 const REPAIR_SCRIPT: &str = r"
 local aside = redis.call('HMGET', 'aside', 'name', 'event')
 redis.call('HSET', aside[1], 'ea\0\0\0\0\0\0\0\2', aside[2])

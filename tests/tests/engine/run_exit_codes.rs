@@ -13,7 +13,7 @@ use serde_json::json;
 const SUCCESS_CODE: i32 = 0;
 /// The exit code of a command that failed for a reason without a code of its own.
 const FAILURE_CODE: i32 = 1;
-/// The exit code of a command line with invalid arguments.
+/// The exit code for invalid arguments.
 const USAGE_CODE: i32 = 2;
 /// The exit code of a failure that may be temporary. A supervisor starts the process again.
 const UNAVAILABLE_CODE: i32 = 75;
@@ -357,7 +357,7 @@ fn missing_files_of_a_service_are_unavailable() -> Result<()> {
     Ok(())
 }
 
-/// Starts the host through another program, and waits for its end. Returns the exit code and the log of the host.
+/// Starts the host through another program. Returns the exit code and the log of the host.
 fn run_by(home: &Home, by: &[&str], args: &[&str]) -> Result<(Option<i32>, String)> {
     let by: Vec<String> = by.iter().map(|part| (*part).to_owned()).collect();
     let mut service = Service::start_by(home, &by, args)?;

@@ -28,7 +28,6 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// The source in [`CONFIG`].
 const FILE_SOURCE: &str = "source = { kind = \"file\", path = \"events.ndjson\" }";
 
 /// The input repeats each line whose index is a multiple of this number.
@@ -108,7 +107,6 @@ fn ten_kills_lose_and_repeat_nothing() -> Result<()> {
     tally::check(&by_key(&numbered)?, &home.read("out.ndjson"))
 }
 
-/// Returns an event without a sequence.
 fn event(source: &str, id: &str, n: u64) -> Value {
     json!({
         "specversion": "1.0", "id": id, "source": source, "type": "test", "subject": "k",

@@ -15,7 +15,6 @@ use rand_chacha::ChaCha8Rng;
 
 /// The maximum length of a piece, in bytes. A piece contains several lines, or only a part of a line.
 const PIECE_BYTES_LIMIT: usize = 2_000;
-/// The number of kills before the file is complete.
 const KILLS: usize = 8;
 
 #[test]

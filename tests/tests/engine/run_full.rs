@@ -56,8 +56,8 @@ fn full_key_ends_the_run() -> Result<()> {
     Ok(())
 }
 
-/// The full key `a` stops the only partition of the stream, so event 2 of the key `b` waits too. The log, two metrics,
-/// the list of streams and `keys why` must show this. With a higher limit, all events must take effect.
+/// The full key `a` stops the only partition, so event 2 of the key `b` waits too. The log, two metrics, the list of
+/// streams and `keys why` must show this. With a higher limit, all events must take effect.
 #[test]
 fn full_key_of_a_service_is_reported() -> Result<()> {
     let home = Home::new(&["tally"], &config("park", 2))?;

@@ -53,7 +53,6 @@ fn parking() -> Vec<(&'static str, Value, &'static [&'static str])> {
     ]
 }
 
-/// Returns three events of each key: the given first event, and two events that succeed.
 fn events(keys: &[(&str, Value)]) -> String {
     let mut lines: Vec<String> = keys.iter().map(|(key, data)| line(key, 1, data)).collect();
     for sequence in 2..=3 {
@@ -66,7 +65,6 @@ fn why(home: &Home, key: &str) -> Result<String> {
     home.printed(&["keys", "why", "cases", key])
 }
 
-/// Returns how many messages of a key the sink's file has.
 fn messages(home: &Home, key: &str) -> usize {
     home.read("out.ndjson").matches(&format!(r#""id":"cases/{key}/"#)).count()
 }

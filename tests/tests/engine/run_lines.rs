@@ -20,7 +20,6 @@ const LIMITS: &str = r#"
 event_size = "4KiB"
 "#;
 
-/// Returns the configuration with the limits of these tests.
 fn config() -> String {
     format!("{LIMITS}{}", tally::CONFIG)
 }

@@ -16,7 +16,6 @@ fn config(source: &str) -> String {
     )
 }
 
-/// Returns the line of an event without a subject.
 fn event(id: &str, data: &Value) -> String {
     let event = json!({
         "specversion": "1.0", "id": id, "source": "/s", "type": "t", "customer": "anna", "data": data,
@@ -24,7 +23,6 @@ fn event(id: &str, data: &Value) -> String {
     format!("{event}\n")
 }
 
-/// Returns the number of messages of each key.
 fn messages(home: &Home) -> Result<BTreeMap<String, usize>> {
     let mut counts = BTreeMap::new();
     for line in home.read("out.ndjson").lines() {
@@ -82,7 +80,6 @@ fn events_over_http_are_spread_by_the_located_key() -> Result<()> {
     Ok(())
 }
 
-/// A start must refuse a location that the events of the source cannot have.
 #[test]
 fn foreign_location_ends_the_start_with_the_right_form() -> Result<()> {
     let source = "kind = \"file\", path = \"events.ndjson\", key = \"header:order\"";

@@ -24,7 +24,6 @@ kind = "embedded"
 cache = "8MiB"
 "#;
 
-/// Returns the configuration with the limits of these tests.
 fn config() -> String {
     format!("{LIMITS}{}", tally::CONFIG)
 }

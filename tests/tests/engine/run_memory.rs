@@ -43,7 +43,6 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// An event: its type, its sequence and its data.
 type Line = (&'static str, u64, String);
 
 /// Returns a home with a handler and events for this handler. For each row of `rounds`, the input has one event of each

@@ -13,7 +13,6 @@ use ordain_tests::tally;
 use super::check_connect::home;
 
 const SECRET: &str = "s/cr@t-of-redis";
-/// The password in percent-encoded form, as in a URL.
 const ENCODED_SECRET: &str = "s%2Fcr%40t-of-redis";
 
 #[test]

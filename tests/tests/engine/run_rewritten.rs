@@ -98,7 +98,6 @@ fn waiting_events_of_a_truncated_file_are_kept() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The file is rewritten between two runs, while no process reads it.
 #[test]
 fn file_rewritten_between_runs_is_read_from_its_beginning() -> Result<()> {
     let lines = in_turn(10, 30);

@@ -10,7 +10,6 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// The settings of a source that needs a broker.
 const QUEUE: &str = "kind = \"amqp\", exchange = \"cases\", queue = \"cases\"";
 
 /// Returns a configuration with the handler `faulty`, which does not return from an event with the command `loop`.

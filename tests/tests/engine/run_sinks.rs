@@ -38,11 +38,8 @@ kind = "file"
 path = "some.ndjson"
 "#;
 
-/// The number of keys of each stream.
 const KEYS: u64 = 7;
-/// The number of events of each key.
 const EVENTS: u64 = 300;
-/// The number of kills at random moments.
 const KILLS: u32 = 40;
 
 /// Returns the sink of the messages of an event. Every fifth event of a key has no messages.

@@ -72,10 +72,8 @@ pub(super) fn flood_config() -> String {
     format!("[plugins]\nlog = \"1MiB\"\n{}", faulty::CONFIG)
 }
 
-/// The number of lines of a flood.
 pub(super) const FLOOD_LINES: u64 = 20_000;
 
-/// The text of a line of a flood.
 pub(super) fn flood_line() -> String {
     "x".repeat(1_000)
 }

@@ -67,7 +67,6 @@ impl Drop for Terminal {
     }
 }
 
-/// Returns the output of the terminal.
 fn seen(home: &Home) -> String {
     let bytes = std::fs::read(home.path("seen")).unwrap_or_default();
     String::from_utf8_lossy(&bytes).into_owned()
@@ -87,8 +86,7 @@ fn live_line_shows_progress() -> Result<()> {
     shown.with_context(|| seen(&home))
 }
 
-/// The log, the live line and the messages of a sink share a terminal. The terminal must show each warning as a whole
-/// line.
+/// The log, the live line and the messages of a sink share the terminal, which must show each warning as a whole line.
 #[test]
 fn live_line_tears_no_log_line() -> Result<()> {
     let config = "[streams.cases]\nhandler = \"faulty\"\n\

@@ -27,7 +27,6 @@ kind = "file"
 path = "others.ndjson"
 "#;
 
-/// The setting that the tests without a sink for other events leave out.
 const OTHER_TYPES: &str = "other_types = \"others\"\n";
 
 type Events = BTreeMap<String, BTreeMap<u64, Line>>;
@@ -45,7 +44,6 @@ fn mixed(keys: usize, events: u64) -> Result<Vec<String>> {
     in_turn(keys, events).iter().map(typed).collect()
 }
 
-/// Divides the events of lines into the events that the handler executes and the other events.
 fn divided(lines: &[String]) -> Result<(Events, Events)> {
     let mut handled = by_key(lines)?;
     let mut others = handled.clone();
@@ -177,7 +175,6 @@ fn events_of_other_types_over_http_are_accepted_and_counted() -> Result<()> {
     check_others(&home, &others)
 }
 
-/// The events of other types reach the next stream of a chain, numbered within their keys.
 #[test]
 fn next_stream_executes_the_other_types() -> Result<()> {
     let others = "[sinks.others]\nkind = \"file\"\npath = \"others.ndjson\"\n";

@@ -20,7 +20,6 @@ const STORE_EPOCH: u64 = 1_700_000_000_000;
 /// two checkpoints. After a crash, the source may deliver the events with these ids again.
 const FLOOR: u64 = 4_000 + CHECKPOINT_INTERVAL_EVENTS as u64;
 
-/// A sequencer with one key, and the stored record of the key.
 struct Rig {
     settings: SequencerSettings,
     sequencer: Sequencer,

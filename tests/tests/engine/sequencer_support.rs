@@ -31,17 +31,14 @@ pub(super) fn settings(stream: &str) -> Result<SequencerSettings> {
     Ok(loaded.config.sequencer_settings(stream, &share))
 }
 
-/// Returns the parts of an event of the key `a`, without a sequence.
 pub(super) fn event_parts() -> EventParts<'static> {
     EventParts { key: "a", id: "1", kind: "test", ..EventParts::default() }
 }
 
-/// Returns the handler version that executes the events.
 pub(super) fn version() -> Arc<Rollout> {
     Rollout::first("tally@1.0.0", FileDigest([0; 32]))
 }
 
-/// Returns the result of a turn in which each event had an effect, without messages or a new state.
 pub(super) fn turn_without_messages(turn: &Turn) -> Input {
     let effect = HandlerOutcome::Effect { messages: Vec::new(), complete: false };
     Input::TurnDone(TurnResult {

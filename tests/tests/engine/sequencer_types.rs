@@ -18,7 +18,6 @@ struct Rig {
     sequencer: Sequencer,
     is_fifo: bool,
     delivery: u64,
-    /// The sequences of the events of each turn.
     turns: Vec<Vec<u64>>,
     /// The turns without a result. While `has_slow_worker` is true, the turns get no results.
     running: Vec<Turn>,

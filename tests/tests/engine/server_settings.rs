@@ -12,7 +12,6 @@ use super::check_connect::home;
 /// The time for which the group of Redis servers has no master. The host checks every five seconds whether a connection
 /// to the store broke, so at least one check finds no master.
 const OUTAGE: Duration = Duration::from_secs(8);
-/// The first words of the error about a setting that can make the store lose data.
 const AT_RISK: &str = "store may lose data: ";
 
 /// While the host runs, the eviction policy of the replica changes, and the replica becomes master. The host must

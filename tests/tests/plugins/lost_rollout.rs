@@ -26,7 +26,6 @@ fn home(redis: &Redis, version: &str) -> Result<Home> {
     Ok(home)
 }
 
-/// Adds a version of `tally` to the handlers of a home.
 fn add(home: &Home, version: &str) -> Result<()> {
     Ok(fs::write(
         home.path(&format!("plugins/tally@{version}.wasm")),
@@ -34,7 +33,6 @@ fn add(home: &Home, version: &str) -> Result<()> {
     )?)
 }
 
-/// Returns the report of a host about its stream.
 fn stream(service: &mut Service) -> Result<Value> {
     let streams = http::get(http::admin(service)?, "/v1/streams")?.json()?;
     Ok(streams["streams"].get(0).cloned().unwrap_or_default())

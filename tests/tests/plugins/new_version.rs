@@ -21,7 +21,6 @@ path = "out.ndjson"
 
 /// The number of keys. A page of the host's search for parked keys has fewer keys, so the search needs several pages.
 const KEYS: usize = 700;
-/// The number of events of each key.
 const EVENTS: usize = 4;
 /// A part of the log line that the host writes at the level `debug` when it searches the store for parked keys.
 const SEARCH: &str = "searching for parked keys to retry";

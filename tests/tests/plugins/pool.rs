@@ -19,7 +19,6 @@ const OK_EVENT: &str = r#"{"do":"ok"}"#;
 const STATE_EVENT: &str = r#"{"do":"state"}"#;
 const CALLS: &str = r#"{"do":"calls"}"#;
 
-/// Returns the texts of all messages that a turn emitted.
 fn texts(done: &TurnResult) -> Vec<String> {
     let messages = done.outcomes.iter().flat_map(|outcome| match outcome {
         HandlerOutcome::Effect { messages, .. } => messages.as_slice(),

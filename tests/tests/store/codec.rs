@@ -232,7 +232,6 @@ prop_compose! {
     }
 }
 
-/// Generates an event that the store keeps for replay, and its sequence, if any.
 fn retained() -> impl Strategy<Value = (Event, Option<u64>)> {
     (".{0,10}", ".{0,10}", vec(any::<u8>(), 0..30), option::of(0..SEQUENCE_END)).prop_map(
         |(key, id, data, sequence)| {
@@ -253,7 +252,6 @@ fn retained_record(event: &Event, sequence: Option<u64>) -> Vec<u8> {
     [&7_u64.to_le_bytes()[..], &encode_retained(event, sequence, false)].concat()
 }
 
-/// Generates a record of any kind.
 fn records() -> impl Strategy<Value = Vec<u8>> {
     let assignments = (origin(), vec(assigned_chunk(), 0..4), retained());
     (0..8, key_record(), letter(), fence(), vec(emitted(), 0..4), assignments).prop_map(

@@ -23,7 +23,6 @@ use super::support::options;
 /// The number of events in the request. Writing them takes many calls.
 const EVENTS: usize = 100 * ASSIGN_LIMIT;
 
-/// Returns the partition of all events.
 pub(super) fn partition() -> Partition {
     Partition { stream: "s".into(), number: 0 }
 }
@@ -134,13 +133,12 @@ impl SplitWriter {
         Self { group, store, prefix, keys }
     }
 
-    /// Opens the store once more, like another process.
     async fn open_again(&self) -> Arc<RedisStore> {
         let options = RedisOptions { prefix: self.prefix.clone(), ..options(&self.group.url()) };
         Arc::new(RedisStore::open(options).await.expect("the store again"))
     }
 
-    /// Returns one event of each key. All these events have the given id.
+    /// Returns one event of each key, all with the given id.
     fn items(&self, assigner: &EventAssigner, id: u32) -> Vec<AssignItem> {
         let id = id.to_string();
         let event = |key: &String| {
@@ -207,15 +205,14 @@ impl SplitWriter {
     }
 }
 
-/// A call has events for all shards. The old master gets some of these events, and is replaced before it gets the other
-/// events. When the call ends without an error, which a host would answer with 202, the new master must have all
-/// events.
+/// The old master gets some of the events of a call for all shards, and is replaced before it gets the others. When the
+/// call ends without an error, which a host would answer with 202, the new master must have all events.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_during_a_split_loses_no_event() {
     SplitWriter::start().await.split_during_call(None, async || {}).await;
 }
 
-/// Repeats the test [`call_during_a_split_loses_no_event`] with events that the store numbers.
+/// Repeats [`call_during_a_split_loses_no_event`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_split_loses_no_event() {
     let numbering = Some(NumberingSettings::default());
@@ -335,7 +332,7 @@ async fn call_during_a_takeover_of_one_of_its_nodes_loses_no_event() {
     take_over_during_call(None, false).await;
 }
 
-/// Repeats the test [`call_during_a_takeover_in_a_cluster_loses_no_event`] with events that the store numbers.
+/// Repeats [`call_during_a_takeover_in_a_cluster_loses_no_event`] with events that the store numbers.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_with_numbers_during_a_takeover_in_a_cluster_loses_no_event() {
     take_over_during_call(Some(NumberingSettings::default()), true).await;

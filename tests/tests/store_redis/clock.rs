@@ -22,7 +22,6 @@ const DAY_S: i64 = 24 * HOUR_S;
 const HOUR_MS: u64 = 3_600_000;
 const DAY_MS: u64 = 24 * HOUR_MS;
 
-/// A store on a server with its own clock.
 struct Rig {
     dedicated: DedicatedStore,
     /// The clock must be the last field, because it must outlive the server.
@@ -47,8 +46,7 @@ impl Rig {
     }
 }
 
-/// Ends the key `a` with a dead letter, and numbers a message. The store keeps the record of the key for `expire_in`
-/// ms.
+/// Ends the key `a`, whose record the store keeps for `expire_in` ms, with a dead letter, and numbers a message.
 async fn fill(store: &dyn Store, expire_in: u64) {
     let mut owner = Owner::claim(store, "s", 0).await;
     let mut write = first_write("a");
@@ -64,7 +62,6 @@ async fn publish(store: &dyn Store) -> AssignItemReply {
     publish_message(store, "1", NumberingSettings::default()).await
 }
 
-/// Publishes the message with this id.
 async fn publish_message(
     store: &dyn Store,
     id: &str,
@@ -173,7 +170,6 @@ async fn running_process_follows_the_jump_of_another_process() {
     assert_eq!(publish(earlier).await, AssignItemReply::Known(2));
 }
 
-/// The store follows a small step of the clock immediately.
 #[tokio::test]
 async fn data_expires_after_a_small_step() {
     let rig = Rig::start().await;

@@ -21,10 +21,8 @@ pub(super) type Server = ordain_servers::Redis;
 
 /// The time limit of each wait in these tests. Only a failing test reaches it.
 pub(super) const WAIT_TIMEOUT: Duration = Duration::from_secs(30);
-/// The delay between two attempts of a commit.
 const RETRY_DELAY: Duration = Duration::from_millis(2);
 
-/// A server, and a new store on this server.
 pub(super) struct DedicatedStore {
     pub(super) server: Server,
     pub(super) options: RedisOptions,
@@ -37,7 +35,6 @@ impl DedicatedStore {
         Self::on(Server::start(&[]).expect("a server")).await
     }
 
-    /// Creates a new store on this server.
     pub(super) async fn on(server: Server) -> Self {
         let options = options(&server.url());
         let store = RedisStore::open(options.clone()).await.expect("a new store");
@@ -78,7 +75,6 @@ impl DedicatedStore {
         (0..hex.len()).step_by(2).map(byte).collect()
     }
 
-    /// Writes bytes into a field of the Redis hash `name`.
     pub(super) fn put_field(&self, name: &str, field: &[u8], bytes: &[u8]) {
         let count = field.len();
         let put = format!(
@@ -87,13 +83,11 @@ impl DedicatedStore {
         self.lua(&put, name, &[field, bytes].concat());
     }
 
-    /// Returns the bytes in a field of the Redis hash `name`.
     pub(super) fn bytes_of_field(&self, name: &str, field: &[u8]) -> Vec<u8> {
         let escaped: Vec<String> = field.iter().map(|byte| format!("\\{byte:03}")).collect();
         self.bytes(&format!("redis.call('HGET', name, '{}')", escaped.concat()), name)
     }
 
-    /// Returns a digest of all data in the server.
     pub(super) fn digest(&self) -> String {
         self.command(&["DEBUG", "DIGEST"]).text().expect("a digest").to_owned()
     }
@@ -113,7 +107,6 @@ pub(super) fn step(key: &str, sequence: u64) -> KeyWrite {
     write
 }
 
-/// Creates a dead letter without content.
 pub(super) fn letter(key: &str, sequence: u64, tag: u64) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: key.into(), sequence, tag },
@@ -162,7 +155,6 @@ pub(super) async fn next_of(store: &dyn Store, key: &str) -> u64 {
     row.map_or(1, |(row, _)| row.record.expect("a key record that can be read").next)
 }
 
-/// Returns the whole outbox of a shard.
 pub(super) async fn outbox(store: &dyn Store, owner: &Owner, shard: u32) -> Vec<OutboxEntry> {
     store.outbox(&owner.partition, shard, 0, usize::MAX).await.expect("the outbox")
 }

@@ -102,7 +102,6 @@ async fn foreign_value_in_cleanup_loses_no_reply() {
     assert_eq!(numbers(store, &owner, "a").await, [1, 2]);
 }
 
-/// Each read must name the Redis key whose value it cannot use.
 #[tokio::test]
 async fn foreign_value_is_named() {
     let dedicated = DedicatedStore::start().await;

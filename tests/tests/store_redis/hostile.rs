@@ -369,7 +369,6 @@ async fn due_behind(entries: &str, statement: &str) -> (DedicatedStore, Owner, S
     (dedicated, owner, due)
 }
 
-/// The store must remove entries of the due index whose keys have no key record.
 #[tokio::test]
 async fn outdated_due_entries_are_removed() {
     let (dedicated, owner, due) = due_behind("'gone-' .. i", "").await;

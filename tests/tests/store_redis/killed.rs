@@ -11,7 +11,6 @@ use rand_chacha::ChaCha8Rng;
 use super::dedicated::{DedicatedStore, Server, step, until_answered};
 use super::work::{ShardWorkers, pause};
 
-/// The number of kills of the server.
 const KILLS: usize = 10;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -41,7 +41,6 @@ async fn far_ahead_event_is_found_behind_large_letters() {
     assert_eq!((found.events[0].0, found.events[0].1.data()), (21, &b"wanted"[..]));
 }
 
-/// The store must find an event behind any number of entries that another program has written.
 #[tokio::test]
 async fn event_is_found_behind_foreign_entries() {
     let dedicated = DedicatedStore::start().await;

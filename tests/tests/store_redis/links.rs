@@ -22,7 +22,8 @@ async fn put(store: &RedisStore, value: &str) -> bool {
 /// A port of this machine at which no server listens.
 const CLOSED_PORT: u16 = 1;
 
-/// Opens a store with a URL that names servers at several ports. `path` is the path of the URL. Commits in each shard.
+/// Opens a store with a URL that names servers at several ports, and commits in each shard. `path` is the path of the
+/// URL.
 async fn commit_with_several_hosts(ports: &[u16], path: &str) {
     let hosts: Vec<String> = ports.iter().map(|port| format!("127.0.0.1:{port}")).collect();
     let url = format!("redis://{}{path}", hosts.join(","));

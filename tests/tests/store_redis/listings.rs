@@ -12,7 +12,6 @@ use super::support::options;
 /// The number of shards. All shards except the last shard are empty, so the store increases the number of fields that
 /// it requests, until it requests the whole last shard.
 const SHARDS: u32 = 16;
-/// The number of keys in the last shard.
 const KEYS: usize = 60;
 
 /// If the keys do not change, each key is on exactly one page, whatever the size of the pages.

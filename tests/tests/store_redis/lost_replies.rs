@@ -21,7 +21,6 @@ use super::work::{ShardWorkers, pause};
 /// The number of random faults in a test. A fault loses a request or one or two replies, or closes all connections.
 const LOSSES: u64 = 300;
 
-/// A store behind a proxy, and a direct connection to the same store.
 struct LossyStore {
     direct: DedicatedStore,
     proxy: Proxy,
@@ -204,7 +203,6 @@ async fn mark_in_shards_persists_after_a_lost_reply() {
     assert!(marks().await.iter().all(|mark| *mark == Some("2".into())));
 }
 
-/// All shards commit through a network that continually loses requests and replies, and closes connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn commits_continue_through_bad_network() {
     let rig = LossyStore::start().await;

@@ -128,7 +128,6 @@ fn log(dedicated: &DedicatedStore) -> PathBuf {
     paths.find(|path| path.to_string_lossy().ends_with(".incr.aof")).expect("a log")
 }
 
-/// Returns the position and the name of each command in a log.
 fn commands(log: &[u8]) -> Vec<(usize, String)> {
     let number = |at: &mut usize| -> usize {
         let end = *at + log[*at..].iter().position(|byte| *byte == b'\r').expect("a line");
@@ -152,13 +151,12 @@ fn commands(log: &[u8]) -> Vec<(usize, String)> {
     all
 }
 
-/// A server, and a commit in its log. A test removes the end of the commit from the log.
+/// A server, and a commit in its log, whose end a test removes.
 struct Rig {
     dedicated: DedicatedStore,
     owner: Owner,
     keys: Vec<Key>,
     batch: Arc<Batch>,
-    /// The data of the server before the commit.
     first: Snapshot,
     log: PathBuf,
     whole: Vec<u8>,
@@ -218,7 +216,6 @@ impl Rig {
         (score, u64::from_le_bytes(record[2..10].try_into().expect("eight bytes")))
     }
 
-    /// Returns the writes of a commit that follows the incomplete commit.
     fn next_writes(&self) -> Vec<KeyWrite> {
         let mut full = step(&self.keys[0], 4);
         spill(&mut full, &[9], &[5, 6, 8, 9]);

@@ -22,7 +22,6 @@ use super::work::ShardWorkers;
 /// Within this time, each link of a store (its connection for one shard) queries the Sentinels at least once.
 const SENTINEL_QUERY_TIME: Duration = Duration::from_secs(6);
 
-/// Opens a store whose commits wait for `replicas` replicas.
 async fn waiting(dedicated: &DedicatedStore, replicas: u32) -> RedisStore {
     let options = RedisOptions { replicas, ..dedicated.options.clone() };
     RedisStore::open(options).await.expect("the store")
@@ -102,7 +101,6 @@ async fn waiting_commits_continue_after_faults() {
     replica.until_in_step().expect("a replica in step");
 }
 
-/// Returns a request that puts an event of key `a` into a queue.
 fn put(id: &str, shards: u32) -> Arc<AssignRequest> {
     let event = Event::new(&EventParts { key: "a", id, ..EventParts::default() });
     let items = vec![AssignItem { event: Arc::new(event), partition: 0, number: 0 }];

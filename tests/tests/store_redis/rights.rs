@@ -25,9 +25,7 @@ pub(super) const RIGHTS: &str = "evalsha eval info config|get time type \
     zadd zrem zrange zrangebylex zrangebyscore zcount zrank zscore";
 /// The additional right for a store whose URL has a database number.
 pub(super) const WITH_DATABASE: &str = "select";
-/// The additional rights in a Cluster.
 pub(super) const IN_CLUSTER: &str = "cluster|slots asking";
-/// The additional right under Sentinel.
 pub(super) const UNDER_SENTINEL: &str = "role";
 /// The additional right for commits that wait for replicas.
 pub(super) const WITH_REPLICAS: &str = "wait";
@@ -155,7 +153,6 @@ async fn read_everything(store: &RedisStore, owner: &mut Owner) {
     assert_eq!(other.load(store, "a").await.expect("a key record").record.takeovers, 1);
 }
 
-/// A user with exactly these rights can make all requests of the store.
 #[tokio::test]
 async fn user_with_least_rights_can_do_everything() {
     let server = start(&rules(&[RIGHTS, WITH_DATABASE]));

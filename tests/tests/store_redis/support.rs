@@ -14,10 +14,8 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture};
 static SINGLE_SERVER: LazyLock<ordain_servers::Redis> =
     LazyLock::new(|| ordain_servers::Redis::start(&[]).expect("a server"));
 
-/// One Cluster of three masters for all tests.
 static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| Cluster::start(3).expect("a Cluster"));
 
-/// The number of prefixes that tests have taken.
 static PREFIXES: AtomicU64 = AtomicU64::new(0);
 
 /// A store under test, on servers that the stores of other tests use too.
@@ -28,7 +26,6 @@ pub(super) struct Rig {
 }
 
 impl Rig {
-    /// Creates a store on the shared single server.
     pub(super) async fn single() -> Self {
         let url = tokio::task::spawn_blocking(|| SINGLE_SERVER.url()).await.expect("a server");
         Self::open(&url, || std::slice::from_ref(&*SINGLE_SERVER)).await
@@ -78,7 +75,6 @@ pub(super) fn options(url: &str) -> RedisOptions {
     }
 }
 
-/// Returns one key of each shard, in the order of the shards.
 pub(super) fn keys_of_shards(shards: u32) -> Vec<String> {
     let key_of = |shard: u32| {
         let mut names = (0..).map(|number| format!("key-{number}"));

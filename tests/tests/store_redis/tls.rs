@@ -145,7 +145,6 @@ async fn commits_in_cluster_over_tls() {
     }
 }
 
-/// The running child process of the test with a Cluster.
 struct ClusterChild {
     process: Child,
     input: ChildStdin,

@@ -23,7 +23,6 @@ fn serving() -> Options {
     Options::new().line("cluster-require-full-coverage no")
 }
 
-/// Returns for each shard the node that owns the slot of the shard.
 fn owners(cluster: &Cluster) -> Vec<usize> {
     let owner = |shard: u32| {
         let slot = cluster.slot(&format!("{{{shard}}}")).expect("a slot");
@@ -36,7 +35,6 @@ fn sleep(ms: u64) {
     std::thread::sleep(Duration::from_millis(ms));
 }
 
-/// A function that starts or ends a failure of a node.
 type Fault = fn(&Cluster, usize);
 
 /// Makes a node fail for at least `lasts` milliseconds. Checks that only the shards of this node wait, and that all

@@ -17,14 +17,12 @@ use tokio::task::JoinSet;
 
 use super::dedicated::{outbox, step, until_applied};
 
-/// The number of keys of each shard.
 const KEYS: usize = 3;
 /// The distance from the sequence of the settled event to the sequence of a spilled event.
 const AHEAD_DISTANCE: u64 = 4;
 /// The delay between two commits of a shard. Because of this delay, some failures occur while no commit is in progress.
 const COMMIT_DELAY: Duration = Duration::from_micros(500);
 
-/// The running workers of all shards.
 pub(super) struct ShardWorkers {
     shared: Arc<WorkState>,
     tasks: JoinSet<Worker>,
@@ -47,7 +45,6 @@ pub(super) struct Worker {
     random: ChaCha8Rng,
 }
 
-/// The expected state of a key.
 #[derive(Default)]
 struct Progress {
     settled: u64,
@@ -69,12 +66,10 @@ impl ShardWorkers {
         Self { shared, tasks }
     }
 
-    /// Returns how many commits have been answered.
     pub(super) fn answered(&self) -> u64 {
         self.shared.answered.load(Ordering::Relaxed)
     }
 
-    /// Waits until `count` more commits are answered.
     pub(super) fn until_more(&self, count: u64) {
         let wanted = self.answered() + count;
         wait_until("more commits", || Ok(self.answered() >= wanted)).expect("more commits");
@@ -117,7 +112,7 @@ impl Worker {
         self
     }
 
-    /// Commits one event for each of one or more random keys.
+    /// Commits one event of each of some random keys.
     async fn commit(&mut self, store: &dyn Store) {
         let which = self.random.random_range(1..1_u32 << KEYS);
         let mut writes = Vec::new();
@@ -169,7 +164,6 @@ impl Worker {
     }
 }
 
-/// Waits for a random time, in milliseconds, from the range `ms`.
 pub(super) fn pause(random: &mut impl Rng, ms: Range<u64>) {
     std::thread::sleep(Duration::from_millis(random.random_range(ms)));
 }

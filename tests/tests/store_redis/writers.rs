@@ -16,7 +16,6 @@ use rand_chacha::ChaCha8Rng;
 use super::damaged::garbage;
 use super::dedicated::DedicatedStore;
 
-/// The shard of all calls.
 const SHARD: u32 = 0;
 /// The Redis hash with the queues of the stream and the records of the writers.
 const LOG: &str = "log:stream/s";

@@ -7,7 +7,6 @@ use lapin::message::Delivery;
 /// The property `type` of a message whose body is the encoding of an AMQP value or an AMQP sequence.
 const ENCODED_TYPE: &str = "amqp-1.0";
 
-/// A section of a message of AMQP 1.0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MessageSection {
     Value,
@@ -32,14 +31,14 @@ impl MessageSection {
     }
 }
 
-/// Returns the text or the bytes in a message that is an AMQP value. Returns `None` for any other message: for plain
-/// data, for a value of another type (such as a map), and for a body that is not the encoding of a value.
+/// Returns `None` for plain data, for a value of another type (such as a map), and for a body that is not the encoding
+/// of a value.
 pub(super) fn amqp_value(delivery: &Delivery) -> Option<&[u8]> {
     let kind = delivery.properties.kind().as_ref()?;
     if kind.as_str() == ENCODED_TYPE { decode_value(&delivery.data) } else { None }
 }
 
-/// Returns the text or the bytes in the encoding of an AMQP value. A footer may follow the value.
+/// A footer may follow the value.
 fn decode_value(body: &[u8]) -> Option<&[u8]> {
     let (MessageSection::Value, value) = split_descriptor(body)? else { return None };
     let (data, rest) = match value.split_first()? {
@@ -54,8 +53,7 @@ fn decode_value(body: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(data)
 }
 
-/// Splits the encoding of a section into the section that its descriptor names, and the content of the section. The
-/// descriptor is a number or a name.
+/// The descriptor of the section is a number or a name.
 fn split_descriptor(body: &[u8]) -> Option<(MessageSection, &[u8])> {
     let (0x00, described) = body.split_first()? else { return None };
     let (section, content) = match described.split_first()? {

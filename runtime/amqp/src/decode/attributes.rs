@@ -14,7 +14,7 @@ use super::{DeliveryResult, reject};
 use crate::header::{CE_END_HEADER, END_HEADER};
 use crate::value::{as_bool, as_integer, as_text, excerpt, not_utf8};
 
-/// Returns the type of an event; `None` if the event has no type, or a type that cannot be read.
+/// `None` for a missing or unreadable type.
 pub(super) fn kind<'r>(
     reader: &'r MessageReader<'_>,
     locations: &EventLocations,
@@ -28,7 +28,7 @@ pub(super) fn kind<'r>(
     }
 }
 
-/// Returns the media type of the data; `None` if the event has no media type, or a media type that cannot be read.
+/// `None` for a missing or unreadable media type.
 pub(super) fn content_type<'r>(
     reader: &'r MessageReader<'_>,
     headers: &EventHeaders<'r>,
@@ -50,7 +50,6 @@ pub(super) fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -
     attribute.or_else(header_us).or_else(|| timestamp.map(number_time))
 }
 
-/// Returns whether an event ends its key.
 pub(super) fn ends_key(headers: &EventHeaders<'_>) -> DeliveryResult<bool> {
     match first_present(END_HEADER, headers.end, CE_END_HEADER, headers.ce_end) {
         None => Ok(false),
@@ -64,8 +63,7 @@ pub(super) fn ends_key(headers: &EventHeaders<'_>) -> DeliveryResult<bool> {
     }
 }
 
-/// Returns the name and the value of Ordain's header. If Ordain's header is missing, returns the name and the value of
-/// the CloudEvents header.
+/// Prefers Ordain's header to the CloudEvents header.
 pub(super) fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
@@ -75,9 +73,8 @@ pub(super) fn first_present<'a>(
     value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
 }
 
-/// Returns a CloudEvents attribute, or the AMQP property if the message lacks the attribute. An empty value counts as
-/// missing. If the message has the attribute with an empty value, this function ignores the property, and returns
-/// `None`.
+/// Returns the AMQP property if the message lacks the attribute. An empty attribute counts as missing, but hides the
+/// property.
 pub(super) fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -98,7 +95,7 @@ pub(super) fn attribute<'a>(
     Ok(Some(within_limit(name, text)?).filter(|text| !text.is_empty()))
 }
 
-/// Returns an attribute or property as [`attribute`] does. If its value cannot be read, returns `None`.
+/// An unreadable value counts as missing.
 fn optional_attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -112,7 +109,7 @@ fn optional_attribute<'a>(
     if is_readable { attribute(name, header, property) } else { Ok(None) }
 }
 
-/// Returns a value. Rejects a value that is longer than [`ATTRIBUTE_LIMIT`].
+/// Rejects a value that is longer than [`ATTRIBUTE_LIMIT`].
 pub(super) fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DeliveryResult<Cow<'a, str>> {
     if text.len() > ATTRIBUTE_LIMIT {
         let size = text.len();
@@ -124,8 +121,7 @@ pub(super) fn within_limit<'a>(name: &str, text: Cow<'a, str>) -> DeliveryResult
     Ok(text)
 }
 
-/// Returns the text of a short string. Rejects a text that was not UTF-8 in the message. If the decoder replaced
-/// invalid bytes instead, two different texts could become equal.
+/// Rejects a text that was not UTF-8 in the message. With replaced bytes, two different texts could become equal.
 pub(super) fn utf8<'a>(place: &str, text: &'a ShortString) -> DeliveryResult<Cow<'a, str>> {
     match not_utf8(text.as_str()) {
         None => Ok(Cow::Borrowed(text.as_str())),

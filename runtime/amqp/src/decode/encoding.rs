@@ -18,7 +18,6 @@ const ZSTD_WINDOW_LOG: u32 = 23;
 /// zstd.
 const ZSTD_WINDOW_LOG_LIMIT: u32 = 27;
 
-/// A compression of a body.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compression {
     Gzip,
@@ -85,8 +84,7 @@ impl Compression {
     }
 }
 
-/// Returns whether a body begins with the header of zlib (RFC 1950). Some clients also use the name `deflate` for raw
-/// DEFLATE (RFC 1951).
+/// Checks the header of zlib (RFC 1950). Some clients use the name `deflate` for raw DEFLATE (RFC 1951).
 fn is_zlib(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..]
         if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
@@ -101,8 +99,8 @@ pub(super) struct PlainBody<'a> {
     pub(super) is_amqp_value: bool,
 }
 
-/// Returns the data in a body. Returns a description of the fault if the body does not have the form that its content
-/// encoding names, or exceeds `limit` bytes. A body with an unknown encoding remains as it is.
+/// The error describes a body that does not have the form that its content encoding names, or that exceeds `limit`
+/// bytes. A body with an unknown encoding remains as it is.
 pub(super) fn plain_body(delivery: &Delivery, limit: usize) -> Result<PlainBody<'_>, String> {
     let value = amqp_value(delivery);
     let is_amqp_value = value.is_some();
@@ -195,7 +193,6 @@ mod tests {
         plain("gzip", b"{}".to_vec()).expect_err("no gzip");
     }
 
-    /// The AMQP value contains the compressed data.
     #[test]
     fn compressed_amqp_value_is_decompressed() {
         for (encoding, body) in compressed(b"{\"a\":1}") {

@@ -18,7 +18,7 @@ use crate::header::{
 };
 use crate::value::{as_text, has_value, json, not_utf8, short_text};
 
-/// The values of the headers that have a meaning for Ordain, and all other headers.
+/// Separates the headers that have a meaning for Ordain.
 #[derive(Default)]
 pub(super) struct EventHeaders<'a> {
     pub(super) sequence: Option<&'a AMQPValue>,
@@ -36,8 +36,8 @@ pub(super) struct EventHeaders<'a> {
 }
 
 impl<'a> EventHeaders<'a> {
-    /// Sorts the headers of a delivery. Omits the header in `key_place`, which contains the key `key`, and headers
-    /// without a value. If a location names the places of a value, the default header of this value has no meaning.
+    /// Omits the header in `key_place`, which contains the key `key`, and headers without a value. If a location names
+    /// the places of a value, its default header has no meaning.
     pub(super) fn of(
         delivery: &'a Delivery,
         locations: &EventLocations,
@@ -91,11 +91,9 @@ impl<'a> EventHeaders<'a> {
 }
 
 impl DeliveryDecoder {
-    /// Returns headers without a meaning for Ordain, as texts, and the properties that a handler reads as headers.
-    /// Omits the property in `key_place`, which contains the key. A value of another type than text, number or Boolean
-    /// becomes JSON. Returns an error if the headers exceed the limit on their number or size, or if the name of a
-    /// header is not UTF-8. Also returns an error if the headers and the body together exceed the size limit of an
-    /// event.
+    /// Returns headers without a meaning for Ordain, and the properties that a handler reads as headers, as texts.
+    /// Omits the property in `key_place`. A value of another type than text, number or Boolean becomes JSON. The errors
+    /// are: too many or too large headers, a name that is not UTF-8, and an event beyond its size limit.
     pub(super) fn other_headers<'a>(
         &self,
         reader: &MessageReader<'a>,
@@ -156,12 +154,10 @@ impl DeliveryDecoder {
     }
 }
 
-/// Returns whether the value of a header is a long string of AMQP with this text.
 fn is_text(value: &AMQPValue, text: &str) -> bool {
     matches!(value, AMQPValue::LongString(found) if found.as_bytes() == text.as_bytes())
 }
 
-/// Returns the prefixes of the headers of a message that contain attributes of a CloudEvent.
 pub(super) fn attribute_prefixes(
     delivery: &Delivery,
 ) -> impl Iterator<Item = &'static str> + Clone + use<> {

@@ -26,7 +26,6 @@ pub(super) struct DeliveryKey<'a> {
     pub(super) place: Option<&'a Place>,
 }
 
-/// Returns the key of an event.
 pub(super) fn read_key<'r>(
     reader: &'r MessageReader<'_>,
     locations: &'r EventLocations,
@@ -115,7 +114,6 @@ impl DeliveryDecoder {
         }
     }
 
-    /// Returns the sequence in the default headers; `None` if there is no header with a sequence.
     fn default_sequence(headers: &EventHeaders<'_>) -> DeliveryResult<Option<u64>> {
         let found = first_present(
             SEQUENCE_HEADER,

@@ -20,7 +20,6 @@ pub(super) static OWN_LOCATIONS: LazyLock<EventLocations> = LazyLock::new(|| Eve
     ..EventLocations::DEFAULT
 });
 
-/// The id and the source of an event.
 pub(super) struct OriginalEvent<'a> {
     pub(super) id: &'a str,
     pub(super) source: &'a str,

@@ -10,7 +10,6 @@ use ordain_config::{MessageProperty, Place};
 use crate::value::{EXCERPT_LIMIT, as_text, excerpt, has_value, not_utf8};
 use ordain_util::text::truncated;
 
-/// A reader of the places of a message.
 pub(super) struct MessageReader<'a> {
     pub(super) delivery: &'a Delivery,
     /// The body of the message, without its compression, and without the encoding of an AMQP value.
@@ -51,8 +50,7 @@ impl<'a> MessageReader<'a> {
     }
 }
 
-/// Returns the value of a short string of AMQP. `text` is the text that the AMQP parser returned for the short string:
-/// if the short string was not UTF-8, [`not_utf8`] detects this.
+/// `text` is the parser's text for a short string; [`not_utf8`] detects a short string that was not UTF-8.
 fn short_text(text: Option<Cow<'_, str>>) -> PlaceValue<'_> {
     match text {
         None => PlaceValue::Missing,
@@ -97,7 +95,6 @@ impl PlaceReader for MessageReader<'_> {
     }
 }
 
-/// Formats a short string of AMQP for an error.
 fn shown(text: &str) -> String {
     match not_utf8(text) {
         Some(bytes) => format!("the bytes {bytes}"),

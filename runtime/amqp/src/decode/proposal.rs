@@ -48,16 +48,12 @@ const SEQUENCE_NAMES: [&str; 8] = [
     "position",
     "number",
 ];
-/// Minimum size, in bytes, of a name that also counts at the end of a longer name. For example, `messageid` counts in
-/// `NServiceBus.MessageId`.
+/// A name of at least this size also counts at the end of a longer name, as `messageid` in `NServiceBus.MessageId`.
 const ENDING_BYTES: usize = 5;
 /// Maximum depth, in a JSON body, of the values that a proposal names.
 const DEPTH_LIMIT: usize = 3;
-/// Maximum number of values of a JSON body that the search for a proposal considers.
 const FIELDS_LIMIT: usize = 64;
-/// Maximum number of names of one kind in a description.
 const NAMES_LIMIT: usize = 12;
-/// Maximum size of a name in a description, in bytes.
 const NAME_BYTES: usize = 60;
 /// Maximum number of settings in a proposal: ordering, key, and id, format or sequence.
 const SETTINGS_LIMIT: usize = 4;
@@ -66,19 +62,16 @@ const SETTINGS_LIMIT: usize = 4;
 const NEW_NAME_CONDITION: &str =
     " (if the store already has data of the stream, give the stream a new name as well)";
 
-/// A setting that can make a message readable.
 struct ProposedSetting {
     name: &'static str,
-    /// The value in TOML.
     value: String,
     /// The decoder of the stream with this setting.
     decoder: DeliveryDecoder,
 }
 
-/// Returns, as text for an operator, settings with which the decoder can read a message that it could not read. Returns
-/// `None` if no known setting makes the message readable. This function has tried the returned settings, but only the
-/// operator knows whether they name the right values. If the message is a dead letter in its original form that has
-/// returned to its stream, the settings are for the original message, as it arrived before it became a dead letter.
+/// Returns settings for an operator, with which the decoder can read a message that it could not read. This function
+/// has tried the settings, but only the operator knows whether they name the right values. If the message is a dead
+/// letter in its original form that has returned to its stream, the settings are for the original message.
 pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<String> {
     let first = first_delivery(decoder, delivery);
     let delivery = first.as_ref().unwrap_or(delivery);
@@ -215,7 +208,6 @@ fn formats(decoder: &DeliveryDecoder, delivery: &Delivery) -> Vec<MessageFormat>
     MessageFormat::all().filter(has_signature).collect()
 }
 
-/// Returns a reader of the headers and properties of a message.
 fn reader_without_data(delivery: &Delivery) -> MessageReader<'_> {
     let kind = delivery.properties.kind().as_ref();
     MessageReader { delivery, data: &[], kind, encoding: None }
@@ -239,23 +231,20 @@ fn ranked(places: &[Place], rank: impl Fn(&str) -> Option<usize>) -> Vec<&Place>
     found.into_iter().map(|(_, place)| place).collect()
 }
 
-/// Returns the name of a place in lower case, without its kind and its punctuation.
 fn plain_name(place: &Place) -> String {
     let setting = place.setting();
     let name = setting.split_once(':').map_or(&*setting, |(_, name)| name);
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// Returns the rank of a name: the index of the equal name in `names`, or a higher number if the name ends with one of
-/// `names`. Returns `None` for any other name.
+/// The rank is the index of the equal name in `names`, or a higher number if the name ends with one of `names`.
 fn rank(name: &str, names: &[&str]) -> Option<usize> {
     let equal = names.iter().position(|known| *known == name);
     let is_ending = |known: &&str| known.len() >= ENDING_BYTES && name.ends_with(*known);
     equal.or_else(|| names.iter().position(is_ending).map(|index| names.len() + index))
 }
 
-/// Returns the rank of a name as the name of a key. A name that ends with `id`, but does not look like the id of an
-/// event, has the highest rank: it is the least likely name of a key.
+/// A name that ends with `id`, but does not look like the id of an event, is the least likely name of a key.
 fn key_rank(name: &str) -> Option<usize> {
     rank(name, &KEY_NAMES).or_else(|| {
         let is_id_of_object = name.ends_with("id") && rank(name, &ID_NAMES).is_none();
@@ -299,13 +288,11 @@ fn is_plain(name: &str) -> bool {
         && name.chars().all(|c| c.is_ascii_graphic() && !matches!(c, '"' | '\\' | '{' | '}'))
 }
 
-/// Returns the body of a message if it is JSON.
 fn json_body(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Value> {
     let body = plain_body(delivery, decoder.event_size).ok()?;
     serde_json::from_slice(&body.data).ok()
 }
 
-/// Adds the pointers to the texts and numbers in a JSON object, at most [`FIELDS_LIMIT`] pointers.
 fn add_fields(value: &Value, parent: &str, depth: usize, pointers: &mut Vec<String>) {
     let Value::Object(members) = value else { return };
     for (name, member) in members {
@@ -477,7 +464,6 @@ mod tests {
         assert_eq!(propose_settings(&sequenced, &numbered).as_deref(), Some(expected));
     }
 
-    /// A producer numbers the events of each key from 0.
     #[test]
     fn lower_first_sequence_is_proposed() {
         let sequenced = decoder(OrderingMode::Sequenced, false).with_sequences(1..9);

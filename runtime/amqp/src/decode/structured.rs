@@ -26,9 +26,7 @@ const EVENT_MEDIA_TYPE: &str = "application/cloudevents+json";
 
 /// An event of a batch, as a message with this event alone would contain it.
 pub(crate) struct BatchEvent<'a> {
-    /// The JSON of the event.
     pub(crate) body: &'a str,
-    /// The media type of the event.
     pub(crate) content_type: &'static str,
     /// The content encoding of the batch, without the compression that the decoder has undone.
     pub(crate) content_encoding: Option<&'a str>,
@@ -57,9 +55,8 @@ pub(super) fn structured_decoder(
         .with_locations(EventLocations { key, ..locations.clone() })
 }
 
-/// Returns the form of a message if its content type is a type that CloudEvents defines for events in JSON; `None` for
-/// any other message. A message that Ordain has published is always in binary mode: its content type describes only its
-/// data.
+/// The content type of the message must be one that CloudEvents defines for events in JSON. A message that Ordain has
+/// published is always in binary mode: its content type describes only its data.
 pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
     let content_type = delivery.properties.content_type().as_ref()?;
     let mode = cloudevents_mode(content_type.as_str())?;
@@ -89,12 +86,10 @@ fn may_share_id(location: &IdLocation) -> bool {
     false
 }
 
-/// Returns the error of a message whose key and sequence cannot be read.
 fn unreadable(message: String) -> DecodeError {
     DecodeError { cause: Cause::Unreadable, message, key: None, sequence: None }
 }
 
-/// Describes a setting with which all events of a batch would have the same value.
 fn shared_value(value: &str, setting: &str) -> String {
     format!(
         "the setting {setting} names a place outside the events of a batch, so all events of the batch would have the \
@@ -102,8 +97,8 @@ fn shared_value(value: &str, setting: &str) -> String {
     )
 }
 
-/// Returns the settings with which a `fifo` stream would read batches of more than `limit` events. As an example, the
-/// text contains a `prefetch` for batches of ten times this number of events.
+/// A `fifo` stream would read larger batches with these settings. As an example, the text contains a `prefetch` for
+/// batches of ten times `limit` events.
 fn batch_remedy(limit: usize) -> String {
     let events = (10 * limit).min(MESSAGE_EVENTS_LIMIT);
     let prefetch = MIN_REMEMBERED_IDS / events;
@@ -140,8 +135,7 @@ impl DeliveryDecoder {
         Some(decoded.collect())
     }
 
-    /// Returns the JSON of each event of a batch. Returns a description of the fault if the body is not a batch, or if
-    /// the batch exceeds a limit.
+    /// The error describes the fault of a body that is not a batch, or of a batch that exceeds a limit.
     fn batch_elements<'b>(
         &self,
         delivery: &Delivery,
@@ -188,7 +182,7 @@ impl DeliveryDecoder {
         Ok(elements)
     }
 
-    /// Decodes a message in structured mode. Rejects a batch, because a batch is not one event.
+    /// Rejects a batch, because a batch is not one event.
     pub(super) fn decode_structured(
         &self,
         mode: ContentMode,

@@ -19,7 +19,6 @@ use super::DeliveryDecoder;
 use crate::encode::{self, EventForm};
 use crate::header::TIME_MS_HEADER;
 
-/// Decodes a delivery of a `sequenced` stream.
 fn decode(routing_key: &str, properties: BasicProperties) -> Result<Event, DecodeError> {
     let decoder = decoder(OrderingMode::Sequenced, EventLocations::DEFAULT);
     let mut delivery = Delivery::mock(1, "x".into(), routing_key.into(), false, Vec::new());
@@ -81,7 +80,6 @@ fn located(ordering: OrderingMode, settings: &str) -> DeliveryDecoder {
     decoder(ordering, source.locations())
 }
 
-/// Returns a decoder of a stream with one partition.
 fn decoder(ordering: OrderingMode, locations: EventLocations) -> DeliveryDecoder {
     DeliveryDecoder::new("/ordain/s".to_owned(), ordering, 1 << 20, locations, false)
 }
@@ -112,7 +110,7 @@ fn decimal(value: i32, scale: u8) -> AMQPValue {
     AMQPValue::DecimalValue(DecimalValue { scale, value: value.cast_unsigned() })
 }
 
-/// Checks that a `fifo` stream with `settings` reads a message. `expected` are its key, id, type and time.
+/// `expected` are its key, id, type and time.
 #[track_caller]
 fn check_message(
     settings: &str,

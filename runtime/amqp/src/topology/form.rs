@@ -18,7 +18,7 @@ pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 /// so the limit only prevents an endless comparison.
 const ATTEMPTS_LIMIT: usize = 32;
 
-/// The value of `DELIVERY_LIMIT_ARGUMENT` that means no limit.
+/// No limit.
 pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
 
 /// The arguments with which a queue loses events, each with the broker's action.
@@ -50,13 +50,11 @@ pub(crate) struct QueueForm {
     pub(crate) is_complete: bool,
 }
 
-/// A difference between the expected form and the actual form of a queue.
 #[derive(Debug)]
 pub(crate) struct FormDifference {
     /// The argument, or another property such as `durable`; empty if the broker named neither an argument nor a
     /// property.
     pub(crate) argument: String,
-    /// The broker's words.
     pub(crate) reason: String,
 }
 
@@ -72,7 +70,6 @@ impl QueueForm {
                 && self.arguments.get(QUEUE_TYPE_ARGUMENT).is_some_and(|kind| kind == "stream")
     }
 
-    /// Returns a description of each argument with which the queue loses events.
     pub(crate) fn risks(&self, queue: &str) -> Vec<String> {
         let lossy = LOSSY_ARGUMENTS.iter().filter_map(|(argument, action)| {
             let value = self.arguments.get(*argument)?;
@@ -89,10 +86,9 @@ impl QueueForm {
         lossy.collect()
     }
 
-    /// Compares a queue with the expected arguments of a durable queue. The queue must exist, so that a declaration
-    /// changes nothing. When the broker refuses a declaration, it names one argument that differs. The next declaration
-    /// uses the queue's own value of this argument. The comparison ends when the broker accepts a declaration, or does
-    /// not name another argument.
+    /// The expected arguments are those of a durable queue. The queue must exist, so that a declaration changes
+    /// nothing. A refusal names one argument that differs, and the next declaration uses the queue's own value of it.
+    /// The comparison ends when the broker accepts a declaration, or does not name another argument.
     pub(crate) async fn read(
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -148,7 +144,6 @@ impl QueueForm {
     }
 }
 
-/// A difference that the broker named.
 #[derive(Debug, PartialEq)]
 struct ArgumentDifference<'a> {
     argument: &'a str,
@@ -156,7 +151,6 @@ struct ArgumentDifference<'a> {
     current: Option<CurrentValue>,
 }
 
-/// The value of an argument of a queue.
 #[derive(Debug, PartialEq)]
 enum CurrentValue {
     /// The queue lacks the argument.

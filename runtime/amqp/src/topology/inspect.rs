@@ -23,7 +23,7 @@ const KNOWN_EXCHANGE: &str = "amq.fanout";
 const DEFAULT_LIMIT_VERSION: u64 = 4;
 
 impl Topology {
-    /// Appends findings about each queue and exchange of a stream. `version` is the version of RabbitMQ, if known.
+    /// `version` is the version of RabbitMQ, if known.
     pub(crate) async fn inspect(
         &self,
         stream: &str,
@@ -83,8 +83,8 @@ impl Topology {
         }
     }
 
-    /// Compares an existing queue with the form that the stream needs, and appends findings. Returns whether RabbitMQ
-    /// applies its default delivery limit to the queue, unless a policy sets another limit.
+    /// Appends findings. Returns whether RabbitMQ applies its default delivery limit to the queue, unless a policy sets
+    /// another limit.
     async fn inspect_queue(
         &self,
         stream: &str,
@@ -197,7 +197,6 @@ impl Topology {
         Ok(())
     }
 
-    /// Compares the type and the properties of an existing exchange with those that the stream needs.
     async fn compare_exchange(
         &self,
         broker: &BrokerEndpoint,
@@ -217,8 +216,7 @@ impl Topology {
         }
     }
 
-    /// Declares an exchange that exists, with the type that the stream needs. The broker changes nothing: it compares
-    /// the types.
+    /// The broker changes nothing, but compares the types.
     async fn declare_known_exchange(
         &self,
         broker: &BrokerEndpoint,

@@ -23,10 +23,9 @@ impl Topology {
         deletable.chain(self.exchange.as_deref()).collect()
     }
 
-    /// Returns the name of an exchange's marker. The marker's name begins with the name of the queue. The marker's name
-    /// is therefore unique to the stream. A user with rights to all names that begin with the name of the queue can
-    /// declare the marker. A digest of the exchange's name in the marker's name distinguishes the markers of different
-    /// exchanges. The digest is short, because AMQP limits the marker's name to 255 bytes.
+    /// The marker's name begins with the name of the queue, so it is unique to the stream, and a user with rights to
+    /// all names with this beginning can declare the marker. A digest of the exchange's name distinguishes the markers
+    /// of different exchanges. It is short, because AMQP limits the marker's name to 255 bytes.
     fn exchange_marker(&self, exchange: &str) -> String {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }
@@ -90,10 +89,9 @@ impl Topology {
         }
     }
 
-    /// Declares the marker of an exchange. The marker is another exchange, which the broker deletes when the marker
-    /// loses its last binding. The only binding of the marker leads to the marked exchange. The marker therefore
-    /// disappears together with the marked exchange, and shows later whether the exchange of this name is still the
-    /// same exchange.
+    /// The marker is another exchange, which the broker deletes when it loses its last binding. Its only binding leads
+    /// to the marked exchange, so it disappears together with that exchange, and shows later whether the exchange of
+    /// this name is still the same.
     async fn declare_exchange_marker(
         &self,
         broker: &BrokerEndpoint,
@@ -131,10 +129,9 @@ impl Topology {
         exchange_exists(broker, connection, &self.marker(partition)).await
     }
 
-    /// Declares the marker of a partition's queue: an exchange that the broker deletes when its last binding is
-    /// deleted. Only the queue is bound to the marker. The marker therefore disappears together with the queue, and
-    /// shows later whether the queue of this name is still the same queue. AMQP offers no other way to identify a
-    /// queue.
+    /// The marker is an exchange that the broker deletes when its last binding is deleted. Only the queue is bound to
+    /// it, so it disappears together with the queue, and shows later whether the queue of this name is still the same.
+    /// AMQP offers no other way to identify a queue.
     pub(crate) async fn declare_marker(
         &self,
         broker: &BrokerEndpoint,
@@ -150,7 +147,6 @@ impl Topology {
     }
 }
 
-/// Returns whether an exchange exists.
 pub(super) async fn exchange_exists(
     broker: &BrokerEndpoint,
     connection: &Connection,
@@ -163,8 +159,7 @@ pub(super) async fn exchange_exists(
     }
 }
 
-/// Declares an exchange that the broker deletes when the last binding from it is deleted. Clients cannot publish to
-/// this exchange.
+/// The broker deletes this exchange when the last binding from it is deleted. Clients cannot publish to it.
 async fn declare_marker(channel: &Channel, name: &str) -> lapin::Result<()> {
     let options = ExchangeDeclareOptions {
         durable: true,

@@ -15,8 +15,8 @@ use crate::connect::{BrokerEndpoint, BrokerError};
 use crate::topology_record::{Binding, BindingKind};
 use ordain_util::wait::shortened;
 
-/// Time limit for one read of the list of bindings. The limit is half of the time limit of a check of the topology, so
-/// that the check declares the bindings even if the list does not arrive.
+/// Half of the time limit of a check of the topology, so that the check declares the bindings even if the list does not
+/// arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for checking the queues and exchanges of the missing bindings. The limit is necessary, because a queue
 /// may never answer.
@@ -58,7 +58,6 @@ impl Topology {
         unlisted_bindings(list, exchange, missing).await
     }
 
-    /// Describes a binding that was missing, although Ordain had declared it.
     pub(crate) fn describe_missing_binding(&self, binding: &Binding) -> String {
         let effect = if self.partitions > 1 && binding.kind == BindingKind::Queue {
             "events that were published while the binding was missing are in other partitions, and may be out of order"
@@ -69,8 +68,7 @@ impl Topology {
     }
 }
 
-/// Returns the bindings of `needed` that `list` does not contain. Returns no binding if the list cannot be read in
-/// time.
+/// Returns no binding if the list cannot be read in time.
 async fn unlisted_bindings(
     list: &Arc<dyn BindingList>,
     exchange: &str,
@@ -100,7 +98,6 @@ async fn unlisted_bindings(
     }
 }
 
-/// Returns whether the exchange at the beginning of the binding, and the queue or exchange at its end, exist.
 async fn has_both_ends(
     broker: &BrokerEndpoint,
     connection: &Connection,

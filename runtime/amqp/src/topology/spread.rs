@@ -8,19 +8,18 @@ use ordain_config::HashedPart;
 use super::{Topology, long_string, with_advice};
 use crate::connect::{BrokerError, RefusalCause};
 
-/// The exchange type that distributes messages over queues by a fixed hash of the routing key. The plugin
-/// `rabbitmq_sharding` provides this type.
+/// Distributes messages over queues by a fixed hash of the routing key. The plugin `rabbitmq_sharding` provides this
+/// type.
 const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
-/// The exchange type that distributes messages over queues by a hash of a header or property. An argument of the
-/// exchange names the header or property. The plugin `rabbitmq_consistent_hash_exchange` provides this type.
+/// Distributes messages over queues by a hash of a header or property, which an argument of the exchange names. The
+/// plugin `rabbitmq_consistent_hash_exchange` provides this type.
 const HASH_EXCHANGE_TYPE: &str = "x-consistent-hash";
 /// The routing key of a binding from an exchange of type `x-consistent-hash`: the share of the queue. All queues have
 /// the same share.
 const QUEUE_SHARE: &str = "1";
 
 impl Topology {
-    /// Returns the argument of an exchange of type `x-consistent-hash`, and its value. Returns `None` if the stream
-    /// needs an exchange of another type.
+    /// `None` if the stream needs an exchange of another type than `x-consistent-hash`.
     fn hash_argument(&self) -> Option<(&'static str, &str)> {
         if self.partitions == 1 {
             return None;
@@ -32,7 +31,6 @@ impl Topology {
         }
     }
 
-    /// Returns the type of the stream's exchange.
     pub(super) fn exchange_kind(&self) -> ExchangeKind {
         if self.partitions == 1 {
             return ExchangeKind::Fanout;
@@ -44,7 +42,6 @@ impl Topology {
         ExchangeKind::Custom(custom.to_owned())
     }
 
-    /// Returns the arguments of the stream's exchange.
     pub(super) fn exchange_arguments(&self) -> FieldTable {
         let mut arguments = FieldTable::default();
         if let Some((argument, value)) = self.hash_argument() {
@@ -53,12 +50,11 @@ impl Topology {
         arguments
     }
 
-    /// Returns the routing key of the bindings from the stream's exchange to its queues.
+    /// The bindings lead from the stream's exchange to its queues.
     pub(super) fn queue_binding_key(&self) -> &'static str {
         if self.hash_argument().is_some() { QUEUE_SHARE } else { "" }
     }
 
-    /// Adds the name of the exchange to a refusal of the stream's exchange, and advice that depends on the cause.
     pub(super) fn exchange_refusal(&self, error: BrokerError, exchange: &str) -> BrokerError {
         let Some((argument, value)) = self.hash_argument() else {
             return with_advice(error, exchange, "exchange");

@@ -289,7 +289,6 @@ fn moved_batch_is_the_original_batch() {
     assert!(original_letter_id(&moved_event.properties).is_some());
 }
 
-/// An operator corrects the place of the sequence and moves the letter of an event back.
 #[test]
 fn moved_letter_gets_its_sequence() {
     let sequenced = |locations| {

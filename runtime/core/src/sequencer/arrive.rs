@@ -52,7 +52,6 @@ impl Sequencer {
         }
     }
 
-    /// Accepts an event that replay found.
     pub(super) fn accept_replayed(&mut self, index: u32, event: Arc<Event>) {
         let sequence = event.sequence().unwrap_or_default();
         self.accept(index, 0, event);
@@ -95,9 +94,8 @@ impl Sequencer {
         index
     }
 
-    /// Decides what happens to an event of a lane. The lane cannot decide in three cases: the key record is not loaded,
-    /// the store may have removed the key record, or another partition has the key. In these cases, keeps the event
-    /// until the lane can decide.
+    /// Keeps the event while the lane cannot decide: the key record is not loaded, the store may have removed it, or
+    /// another partition has the key.
     pub(super) fn accept(&mut self, index: u32, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         match &lane.mode {
@@ -138,7 +136,6 @@ impl Sequencer {
         self.lanes[index].deferred.push(DeferredEvent::new(delivery, event));
     }
 
-    /// Decides what happens to the events that the lane kept.
     pub(super) fn accept_deferred(&mut self, index: u32) {
         for DeferredEvent { delivery, event, replayed } in
             std::mem::take(&mut self.lanes[index].deferred)
@@ -246,10 +243,9 @@ impl Sequencer {
         self.hold(index, sequence, delivery, event);
     }
 
-    /// Holds a new event of the lane. The sequence of the event is `done` or higher. A `sequenced` stream does not hold
-    /// an event that is too far ahead, or whose key is full while `overflow` is `dead-letter`. If such an event has a
-    /// delivery, the event becomes a dead letter; otherwise, this method drops the event. As long as the stored key
-    /// record does not permit the dead letter yet, this method defers the event instead.
+    /// The sequence of the new event is `done` or higher. In a `sequenced` stream, an event that is too far ahead, or
+    /// whose key is full while `overflow` is `dead-letter`, becomes a dead letter if it has a delivery, and is dropped
+    /// otherwise. While the stored key record does not permit the dead letter yet, this method defers the event.
     fn hold(&mut self, index: u32, sequence: u64, delivery: DeliveryNumber, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence != lane.done {
@@ -311,7 +307,7 @@ impl Sequencer {
         }
     }
 
-    /// Inserts an event. The lane must not hold an event with the same sequence yet.
+    /// The lane must not hold an event with the same sequence yet.
     pub(super) fn insert(&mut self, index: u32, held: HeldEvent) {
         self.memory += held.event.memory();
         let lane = &mut self.lanes[index];
@@ -364,7 +360,7 @@ impl Sequencer {
     }
 }
 
-/// Returns whether the event can be the next event of a key whose next sequence is `next`.
+/// `next` is the next sequence of the key.
 pub(super) fn is_next(settings: &SequencerSettings, next: u64, event: &Event) -> bool {
     match settings.ordering {
         OrderingMode::Sequenced => event.sequence() == Some(next),

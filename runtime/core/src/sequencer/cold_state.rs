@@ -33,12 +33,12 @@ pub(super) struct ColdFields {
     /// The fields by which the lane recognises another owner's write. The fields have the values that the store will
     /// have after the commit in flight.
     pub(super) revision: StoredRevision,
-    /// The serial of the read of spilled events, while that read is in progress.
+    /// The serial of the read of spilled events in progress.
     pub(super) page: Option<u64>,
-    /// The reason why the spilled events cannot be read. The lane becomes broken when its executed events are
-    /// committed.
+    /// The reason why the spilled events cannot be read. The lane becomes broken after the commit of its executed
+    /// events.
     pub(super) unreadable: Option<String>,
-    /// The serial of the request to a replay source, while that request is in progress.
+    /// The serial of the request to a replay source in progress.
     pub(super) replay: Option<u64>,
     /// The serial of the read of dead letters whose sequences the key has passed, while that read is in progress.
     pub(super) letter_read: Option<u64>,
@@ -63,7 +63,7 @@ pub(super) struct ColdFields {
     /// lost (`gap.tail`).
     pub(super) tail_at: Option<u64>,
     pub(super) gap: Option<LaneGap>,
-    /// The missing sequences that every round of the gap has requested so far.
+    /// Every round of the gap has requested these missing sequences so far.
     pub(super) requested: Vec<RangeInclusive<u64>>,
     /// The earliest time of the next replay round, for a gap that the key had before a load. A load sets this time from
     /// the key's entry in the due index.
@@ -97,7 +97,6 @@ const EMPTY: ColdFields = ColdFields {
 static SHARED_EMPTY: ColdFields = EMPTY;
 
 impl ColdState {
-    /// Returns whether the cold state is allocated.
     pub(super) fn is_some(&self) -> bool {
         self.0.is_some()
     }
@@ -108,7 +107,6 @@ impl ColdState {
         self.0.as_deref_mut()
     }
 
-    /// Returns the cold state, and allocates it if necessary.
     pub(super) fn get_or_init(&mut self) -> &mut ColdFields {
         self.0.get_or_insert_with(|| Box::new(EMPTY))
     }
@@ -140,7 +138,6 @@ impl ColdState {
         })
     }
 
-    /// Frees the cold state if it is empty.
     pub(super) fn release(&mut self) {
         if self.0.as_deref().is_some_and(ColdFields::is_empty) {
             self.0 = None;

@@ -26,10 +26,9 @@ const RESEND_BACKOFF: BackoffBounds = BackoffBounds { min: 50, max: 5_000 };
 
 #[derive(Debug, Default)]
 pub(super) struct ShardState {
-    /// The time of the store's server minus the time of the sequencer, as a wrapping difference. The value is from the
-    /// newest commit or load in the shard.
+    /// The time of the store's server minus the time of the sequencer (wrapping), from the newest commit or load in the
+    /// shard.
     pub(super) store_clock_offset: u64,
-    /// The number of the newest batch.
     number: u64,
     /// The batches to send to the store, in order. The first batch is being sent.
     sending: VecDeque<Arc<Batch>>,
@@ -40,7 +39,6 @@ pub(super) struct ShardState {
     /// The newest batch, until its reply arrives. Normally this batch is also the last batch in the order of `sending`.
     /// During a recovery, `sending` ends with a void batch instead: a batch whose writes never apply.
     in_flight: Option<InFlightBatch>,
-    /// The lanes that have something to write.
     pub(super) dirty: VecDeque<u32>,
     pub(super) letters: VecDeque<OrphanLetter>,
     /// The committed batches that are not yet published: number of the commit, number of messages and letters, bytes.
@@ -63,8 +61,7 @@ struct InFlightBatch {
     /// The deliveries of the events whose orphan dead letters are in the batch. An orphan dead letter belongs to no key
     /// record. The sequencer finishes the delivery of such an event when the letter is durable.
     letters: Vec<DeliveryNumber>,
-    /// The bytes of the states, messages and letters of the batch. The field `memory` of the sequencer includes these
-    /// bytes until the reply.
+    /// Counts states, messages and letters. The sequencer's `memory` includes these bytes until the reply.
     bytes: usize,
 }
 
@@ -104,7 +101,6 @@ impl ShardState {
         self.sending.len() > usize::from(self.in_flight.is_some())
     }
 
-    /// Returns whether the shard waits for the reply to this batch.
     fn awaits(&self, number: u64) -> bool {
         self.resend_at.is_none() && self.sending.front().is_some_and(|batch| batch.number == number)
     }
@@ -276,8 +272,7 @@ impl Sequencer {
         self.effects.push_back(Effect::Stop(stop));
     }
 
-    /// Counts the unpublished messages that the previous owner left. `left` contains the number of their newest commit,
-    /// the number of the messages, and their bytes.
+    /// `left` contains the previous owner's newest commit, the number of its unpublished messages, and their bytes.
     pub(super) fn count_backlog(&mut self, shard: u32, left: (u64, usize, usize)) {
         let Some(shard) = self.shards.get_mut(shard as usize) else { return };
         self.outbox += left.1;

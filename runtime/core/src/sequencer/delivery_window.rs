@@ -26,7 +26,6 @@ pub(super) struct DeliveryWindow {
     slots: VecDeque<DeliverySlot>,
     /// The number of finished deliveries after the oldest unfinished delivery.
     finished_behind: usize,
-    /// The newest acknowledged delivery.
     acknowledged: DeliveryNumber,
 }
 

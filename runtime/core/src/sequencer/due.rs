@@ -17,10 +17,8 @@ const SCAN_RETRY_DELAY_MS: u64 = 1_000;
 /// The delay in the last four of these cases, in ms, after the source has ended. This delay is shorter, because the
 /// caller then waits until all events are settled.
 const SCAN_RETRY_DELAY_AT_END_MS: u64 = 20;
-/// The maximum number of entries in one read of the due index.
 const SCAN_PAGE_LIMIT: usize = 256;
 
-/// The current pass over the due index.
 #[derive(Debug)]
 pub(super) struct DueScan {
     /// The time of the next read: the next part of the current pass, or the start of the next pass.
@@ -29,9 +27,8 @@ pub(super) struct DueScan {
     after: Option<(u64, Key)>,
     reading: bool,
     in_pass: bool,
-    /// `true` if the newest pass, which may be running, has been complete so far. A pass is complete if three
-    /// conditions hold since its beginning. Every read has searched its whole part of the index. The sequencer had a
-    /// lane for each key that it read. No lane whose key has a due time has left memory.
+    /// `true` if, since the beginning of the newest pass, every read has searched its whole part of the index, each key
+    /// that was read got a lane, and no lane whose key has a due time has left memory.
     clean: bool,
 }
 
@@ -115,7 +112,6 @@ impl Sequencer {
         if self.source_has_ended { SCAN_RETRY_DELAY_AT_END_MS } else { SCAN_RETRY_DELAY_MS }
     }
 
-    /// Loads the keys of [`Input::Reload`](crate::Input::Reload) requests, as long as lanes are available.
     pub(super) fn load_requested(&mut self) {
         while let Some(key) = self.reload_requests.pop_front() {
             if !self.ensure_loaded(&key) {
@@ -139,7 +135,7 @@ impl Sequencer {
         }
     }
 
-    /// Loads a key if it is not in memory. Returns `false` if the key needs a lane and no lane is free.
+    /// Returns `false` if the key needs a lane and no lane is free.
     pub(super) fn ensure_loaded(&mut self, key: &Key) -> bool {
         if self.lanes.find(key).is_some() {
             return true;

@@ -15,7 +15,6 @@ use crate::letter::LetterId;
 /// The gap that begins at the `front` of a lane: at its first missing sequence.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct LaneGap {
-    /// The first missing sequence.
     pub(super) at: u64,
     state: GapState,
     /// The number of finished rounds that count towards `gap.attempts`.
@@ -56,7 +55,7 @@ enum GapState {
 }
 
 impl LaneGap {
-    /// Returns the time of the next round, if the gap waits for its clock and needs no earlier query for dead letters.
+    /// `None` if the gap does not wait for its clock, or needs an earlier query for dead letters.
     pub(super) fn clock(&self) -> Option<u64> {
         match self.state {
             GapState::Clock(at) if self.clock_after_letters.is_none() => Some(at),
@@ -64,8 +63,7 @@ impl LaneGap {
         }
     }
 
-    /// Returns the time at which the owner must handle the gap if the lane leaves memory now. Returns `None` if the gap
-    /// waits without a time limit.
+    /// Returns the time for the due index if the lane leaves memory now; `None` if the gap waits without a time limit.
     pub(super) fn until(&self, now: u64) -> Option<u64> {
         match self.state {
             GapState::Clock(at) => Some(at),
@@ -178,7 +176,7 @@ impl Sequencer {
         self.act_on_exhausted(index);
     }
 
-    /// Ends the gap of the lane if the gap is over. Does nothing while the gap may continue.
+    /// Does nothing while the gap may continue.
     fn close_gap(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.may_have_gap()
@@ -240,7 +238,6 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Counts the duration of the gap in the statistics if the missing event has arrived.
     fn count_recovery(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         // A skipped event has not arrived.

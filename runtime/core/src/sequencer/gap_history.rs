@@ -8,7 +8,6 @@ use crate::event::Event;
 use crate::gaps::{GapEnd, GapEntry};
 
 impl Lane {
-    /// Records the lane's gap, because its clock has expired.
     pub(super) fn record_gap(&mut self, now: u64) {
         let Some(gap) = self.cold.gap.filter(|gap| !gap.tail) else { return };
         let at = gap.at;
@@ -32,8 +31,7 @@ impl Lane {
         self.record.gaps.push(GapEntry { rounds: 1, known_since: since, ..new });
     }
 
-    /// Records the answer of a source: the number of events of the gap that the source returned, and the reason if the
-    /// source failed.
+    /// Records the number of events of the gap that the source returned, and the reason if the source failed.
     pub(super) fn record_answer(
         &mut self,
         source: &Arc<str>,
@@ -63,7 +61,6 @@ impl Lane {
         }
     }
 
-    /// Returns whether replay found the held event with this sequence.
     pub(super) fn is_replayed(&self, sequence: u64) -> bool {
         let held = self.held.find(sequence).ok().and_then(|at| self.held.get(at));
         held.is_some_and(|held| held.replayed)
@@ -79,8 +76,8 @@ impl Lane {
         }
     }
 
-    /// Ends the recorded gap at `last`. The rest of the gap becomes a separate entry, which stays open; if the key has
-    /// passed the gap, the rest is dropped.
+    /// The rest of the gap becomes a separate entry, which stays open; if the key has passed the gap, the rest is
+    /// dropped.
     fn end_gap(&mut self, end: GapEnd, last: u64) {
         let Some(listed) = self.record.gaps.open_mut() else { return };
         let gap = listed.clone();
@@ -116,7 +113,6 @@ impl Lane {
         self.end_gap(end, last);
     }
 
-    /// Returns the last of the consecutive missing sequences that begin with `first`.
     fn last_missing(&self, first: u64) -> u64 {
         self.next_known(first).map_or(first, |next| next - 1)
     }

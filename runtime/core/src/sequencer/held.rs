@@ -6,15 +6,14 @@ use std::sync::Arc;
 
 use crate::event::{DeliveryNumber, Event};
 
-/// An event that a lane holds in memory.
 #[derive(Debug)]
 pub(super) struct HeldEvent {
     pub(super) sequence: u64,
     /// The time when the lane took the event into memory.
     pub(super) at: u64,
     pub(super) event: Arc<Event>,
-    /// The delivery that the sequencer acknowledges when the event is durable. 0 if the source has not delivered the
-    /// event yet, or if the delivery of the event is finished.
+    /// The sequencer acknowledges this delivery when the event is durable. 0 if the source has not delivered the event
+    /// yet, or if the delivery is finished.
     pub(super) delivery: DeliveryNumber,
     pub(super) copy: SpillCopy,
     /// `true` if replay found the event. If replay took the event from a dead letter, the commit of the event removes
@@ -30,7 +29,6 @@ pub(super) enum SpillCopy {
     Stored,
 }
 
-/// The initial capacity of a queue, in events.
 const INITIAL_CAPACITY: usize = 4;
 
 /// The held events of one key: first the executed events whose results are not yet committed, then the events to
@@ -52,7 +50,6 @@ impl HeldQueue {
         self.queue.is_empty()
     }
 
-    /// Returns the number of events not executed yet.
     pub(super) fn to_run(&self) -> usize {
         self.queue.len() - self.executed as usize
     }
@@ -61,12 +58,10 @@ impl HeldQueue {
         self.queue.len()
     }
 
-    /// Returns the number of events that are not durable: the spill area has no confirmed copy of them.
     pub(super) fn not_durable(&self) -> usize {
         self.not_durable as usize
     }
 
-    /// Returns the number of events that have a copy in the spill area, or will get one from the write in flight.
     pub(super) fn copies(&self) -> usize {
         self.copies as usize
     }
@@ -75,8 +70,7 @@ impl HeldQueue {
         self.queue.back().map(|held| held.sequence)
     }
 
-    /// Returns the position of the event with this sequence. If no event has this sequence, returns the position at
-    /// which to insert such an event, as the error.
+    /// The error is the position at which to insert an event with this sequence.
     pub(super) fn find(&self, sequence: u64) -> Result<usize, usize> {
         match self.queue.back() {
             None => Err(0),
@@ -95,12 +89,10 @@ impl HeldQueue {
         self.get(position).is_some_and(|held| event.repeats(&held.event))
     }
 
-    /// Returns the first event that is not yet executed.
     pub(super) fn head(&self) -> Option<&HeldEvent> {
         self.queue.get(self.executed as usize)
     }
 
-    /// Returns the events that are not yet executed.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &HeldEvent> {
         self.queue.range(self.executed as usize..)
     }
@@ -125,7 +117,6 @@ impl HeldQueue {
         position + 1 < self.queue.len()
     }
 
-    /// Increments the number of executed events by `events`.
     pub(super) fn mark_executed(&mut self, events: usize) {
         self.executed += events as u32;
     }
@@ -143,8 +134,8 @@ impl HeldQueue {
         self.queue[position].delivery = delivery;
     }
 
-    /// Records that the store has a copy of an event. Returns the sequence of the event and the delivery that can now
-    /// be acknowledged (0 if there is none). Returns `None` if the copy was already recorded.
+    /// Returns the sequence of the event and the delivery that can now be acknowledged (0 if none); `None` if the copy
+    /// was already recorded.
     pub(super) fn mark_stored(&mut self, position: usize) -> Option<(u64, DeliveryNumber)> {
         let held = &mut self.queue[position];
         if held.copy == SpillCopy::Stored {
@@ -177,7 +168,7 @@ impl HeldQueue {
         true
     }
 
-    /// Removes and returns the first event if its sequence is below `next`.
+    /// Returns `None` if the sequence of the first event is `next` or higher.
     pub(super) fn pop_below(&mut self, next: u64) -> Option<HeldEvent> {
         let held = self.queue.pop_front_if(|held| held.sequence < next)?;
         self.executed = self.executed.saturating_sub(1);
@@ -210,7 +201,6 @@ impl HeldQueue {
         out
     }
 
-    /// Removes and returns all events.
     pub(super) fn take(&mut self) -> VecDeque<HeldEvent> {
         std::mem::take(self).queue
     }

@@ -38,12 +38,11 @@ struct KnownEvent {
 /// The approximate memory of one id in both tables, in bytes.
 const ID_BYTES: usize = 64;
 
-/// The number of ids beyond `id_window` that the sequencer tolerates before it removes ids. The sequencer can therefore
-/// remove many ids in one step.
+/// The sequencer tolerates this number of ids beyond `id_window`, so that it can remove many ids in one step.
 const ID_SLACK_LIMIT: usize = 256;
 
-/// The maximum number of ids that one write removes because of their age. The store removes one entry per id, so more
-/// ids would make the write slow.
+/// One write removes at most this number of old ids. The store removes one entry per id, so more ids would make the
+/// write slow.
 const OLD_IDS_LIMIT: usize = 1_000;
 
 impl IdWindow {

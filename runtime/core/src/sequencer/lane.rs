@@ -27,18 +27,17 @@ use crate::letter::LetterId;
 use crate::settings::{OrderingMode, SequencerSettings};
 use crate::stats::LaneState;
 
-/// The size limit of a lane. A lane must be small, because the sequencer reads the whole lane several times for each
-/// event, and most lanes are not in a processor cache. Fields that few lanes need belong in [`ColdState`].
+/// A lane must be small, because the sequencer reads the whole lane several times for each event, and most lanes are
+/// not in a processor cache. Fields that few lanes need belong in [`ColdState`].
 const _: () = assert!(size_of::<Lane>() <= 400);
 
-/// The approximate time, in ms, until this instance learns of a rollout under which another instance has executed an
-/// event of a key.
+/// The approximate time until this instance learns of a rollout under which another instance has executed an event of a
+/// key.
 const ROLLOUT_PROPAGATION_DELAY_MS: u64 = 1_000;
 
-/// An event that waits until its lane can decide what happens to the event.
 #[derive(Debug)]
 pub(super) struct DeferredEvent {
-    /// The number of the delivery; 0 if the source has not delivered the event.
+    /// 0 if the source has not delivered the event.
     pub(super) delivery: DeliveryNumber,
     pub(super) event: Arc<Event>,
     /// `true` if replay found the event.
@@ -71,7 +70,7 @@ pub(super) struct Lane {
     pub(super) state: Option<Bytes>,
     /// The next sequence to execute. All lower sequences are executed, skipped or settled.
     pub(super) done: u64,
-    /// The first sequence from `done` on whose event is not known to be in memory or in the spill area.
+    /// The first sequence from `done` on that may be neither in memory nor in the spill area.
     pub(super) front: u64,
     pub(super) held: HeldQueue,
     /// The events that wait until the lane can decide what happens to them, in order of arrival.
@@ -81,33 +80,30 @@ pub(super) struct Lane {
     pub(super) cold: ColdState,
     pub(super) turn: Option<RunningTurn>,
     pub(super) load: Option<u64>,
-    /// `true` if a commit with a write of this lane is in flight.
+    /// A commit with a write of this lane is in flight.
     pub(super) writing: bool,
     /// `true` if the commit in flight settles a late original: an event that arrived after its sequence had been
     /// skipped.
     pub(super) writing_late: bool,
-    /// `true` if the lane is in its shard's queue of lanes to write.
+    /// The lane is in its shard's queue of lanes to write.
     pub(super) dirty: bool,
-    /// `true` if the lane is in the queue of lanes to run.
     pub(super) ready: bool,
-    /// `true` if the record must be written although no result is pending.
+    /// The record must be written although no result is pending.
     pub(super) must_write: bool,
-    /// `true` if all held events must be spilled: moved into the store.
     pub(super) spill_all: bool,
     /// `true` if the event before `done` ended the key.
     pub(super) ended: bool,
     /// The time when the store removes the key record if no write follows; `u64::MAX` if the store keeps the record.
     pub(super) expires_at: u64,
     pub(super) ids: Option<Box<IdWindow>>,
-    /// The state that the statistics currently count for the lane.
     pub(super) counted_state: LaneState,
-    /// `true` if the sequencer's `changing_lanes` counts the lane.
+    /// `changing_lanes` of the sequencer counts the lane.
     pub(super) will_change: bool,
-    /// The bytes that the sequencer's `memory` counts for the lane, without its events.
+    /// The sequencer's `memory` counts these bytes, which exclude the events.
     pub(super) counted_memory: usize,
 }
 
-/// The fields of a stored record, besides `next`, that reveal another owner's write.
+/// Besides `next`, these fields of a stored record reveal another owner's write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct StoredRevision {
     park_count: u32,
@@ -118,7 +114,6 @@ pub(super) struct StoredRevision {
 }
 
 impl StoredRevision {
-    /// The fields of a new key record.
     pub(super) const NEW: Self = Self {
         park_count: 0,
         attempts: 0,
@@ -230,7 +225,6 @@ impl Lane {
             || self.pending.iter().any(|chunk| chunk.skipped.iter().any(within))
     }
 
-    /// Returns whether the key's end is durable.
     pub(super) fn end_is_durable(&self) -> bool {
         self.record.status == KeyStatus::Completed && !self.writing && self.pending.is_empty()
     }
@@ -271,8 +265,6 @@ impl Lane {
         same.map(|(_, delivery)| delivery).collect()
     }
 
-    /// Moves `front` to the first sequence from `done` on whose event is not known to be in memory or in the spill
-    /// area.
     pub(super) fn advance_front(&mut self) {
         self.front = self.front.max(self.done);
         if self.highest() < Some(self.front) {
@@ -314,13 +306,12 @@ impl Lane {
             || self.record.ahead.as_ref().is_some_and(|ahead| ahead.last >= sequence)
     }
 
-    /// Returns whether `sequence` is the first sequence that is certainly missing. A sequence that may be among the
-    /// spilled events is not certainly missing.
+    /// True if `sequence` is the first missing sequence, and is certainly not among the spilled events.
     pub(super) fn misses(&self, sequence: u64) -> bool {
         sequence == self.front && !self.cold.stored_only.spans(sequence)
     }
 
-    /// Returns the time when the clock of the lane's gap expires; `None` if the clock does not run.
+    /// `None` if the clock does not run.
     pub(super) fn gap_clock(&self) -> Option<u64> {
         self.cold.gap.as_ref().filter(|gap| self.misses(gap.at))?.clock()
     }
@@ -455,7 +446,7 @@ impl Lane {
             && self.cold.gap.as_ref().is_none_or(|gap| !gap.has_outstanding_request())
     }
 
-    /// Returns the sequence and content of the next event to run.
+    /// Returns its sequence and content.
     pub(super) fn next_event(&self) -> Option<(u64, u64)> {
         let held = self.held.head().filter(|held| held.sequence == self.done)?;
         Some((held.sequence, held.event.content()))

@@ -22,7 +22,6 @@ pub(super) struct LaneTable {
     ends: [ListEnds; 2],
 }
 
-/// The list that contains a lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum LaneList {
     /// Lanes whose content is durable. These lanes may leave memory.
@@ -44,7 +43,6 @@ struct ListEnds {
 /// The position of a lane in its list, and data for lookups that do not touch the lane.
 #[derive(Debug, Clone, Copy)]
 struct ListLink {
-    /// The hash of the key.
     hash: u64,
     list: Option<LaneList>,
     before: u32,
@@ -104,7 +102,6 @@ impl LaneTable {
         lane
     }
 
-    /// Returns the indices of all lanes, ascending.
     pub(super) fn indices(&self) -> Vec<u32> {
         self.slab.iter().map(|(index, _)| index as u32).collect()
     }

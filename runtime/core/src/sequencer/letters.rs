@@ -14,8 +14,7 @@ use crate::letter::{Cause, DeadLetter, LetterContent, LetterId};
 use crate::settings::OrderingMode;
 use crate::version::VersionName;
 
-/// An orphan dead letter, and the delivery that the sequencer acknowledges when the letter is durable. An orphan dead
-/// letter belongs to no key record.
+/// The letter belongs to no key record. The sequencer acknowledges its delivery when the letter is durable.
 #[derive(Debug)]
 pub(super) struct OrphanLetter {
     pub(super) letter: DeadLetter,
@@ -33,8 +32,7 @@ fn tag_of(content: u64, identity: u64, cause: Cause) -> u64 {
     mixed.wrapping_add(cause as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1
 }
 
-/// Creates the dead letter of an event that no handler executed. If no write of a key record contains the letter, the
-/// letter is an orphan dead letter.
+/// No handler executed the event. If no write of a key record contains the letter, it is an orphan dead letter.
 pub(super) fn orphan_letter(
     key: &Key,
     sequence: u64,
@@ -52,7 +50,6 @@ pub(super) fn orphan_letter(
     }
 }
 
-/// Creates the letter of an event that is settled without effect.
 pub(super) fn settling_letter(
     key: &Key,
     sequence: u64,
@@ -120,7 +117,7 @@ impl Sequencer {
         self.settings.complete_ttl.saturating_add(key_age)
     }
 
-    /// Handles a delivery that is not an event. The decoder has already created the dead letter of the delivery.
+    /// The decoder has already created the dead letter of the delivery.
     pub(super) fn unreadable(&mut self, delivery: DeliveryNumber, letter: DeadLetter) {
         self.stats.delivered += 1;
         self.window.open(delivery, NO_LANE, self.now);

@@ -15,8 +15,7 @@ use crate::turn::AttemptToken;
 const NUMBERS_END: u64 = u64::MAX - (1 << 40);
 
 impl Sequencer {
-    /// Creates a lane for a key that has no lane. If necessary, evicts the least recently used durable lane. The caller
-    /// must have checked that a lane is unused or can be evicted (`room() > 0`).
+    /// The caller must have checked that a lane is unused or can be evicted (`room() > 0`).
     pub(super) fn insert_lane(&mut self, key: Key, shard: u32) -> u32 {
         if self.lanes.len() >= self.settings.max_lanes
             && let Some(oldest) = self.lanes.first(LaneList::Evictable)
@@ -100,8 +99,7 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Returns the lane that waits for this completion, and ends the wait. If no lane waits for the completion, counts
-    /// it as stale and returns `None`.
+    /// If no lane waits for the completion, counts it as stale and returns `None`.
     pub(super) fn match_completion(
         &mut self,
         token: AttemptToken,

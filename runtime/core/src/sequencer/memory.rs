@@ -47,8 +47,7 @@ impl Sequencer {
         self.memory + (self.turns + 1) * self.outcome_bytes <= self.settings.memory_budget
     }
 
-    /// Returns whether other actions must wait for the end of the newest turn that started beyond the budget. Other
-    /// actions wait only during the first 50 ms of that turn.
+    /// True during the first 50 ms of the newest turn that started beyond the budget: other actions wait for its end.
     pub(super) fn over_budget_turn_runs(&self) -> bool {
         self.over_budget_turn
             .is_some_and(|(_, at)| self.now < at.saturating_add(SLOW_TURN_TIMEOUT_MS))
@@ -63,7 +62,6 @@ impl Sequencer {
             .map(|(_, at)| at.saturating_add(SLOW_TURN_TIMEOUT_MS))
     }
 
-    /// Returns whether the used memory has reached the budget.
     pub(super) fn is_full(&self) -> bool {
         self.memory >= self.settings.memory_budget
     }
@@ -74,7 +72,6 @@ impl Sequencer {
         self.memory >= self.settings.memory_budget / 4 * 3
     }
 
-    /// Frees memory, and spills lanes that block other events.
     pub(super) fn free_memory(&mut self) {
         let mut stalled = false;
         if let Some(head) = self.window.oldest()
@@ -102,11 +99,10 @@ impl Sequencer {
         }
     }
 
-    /// Removes the handler state of a lane from memory if four conditions hold. First, the lane waits for its next turn
-    /// or for a read of spilled events. Second, the lane has nothing to write. Third, the memory has no room for
-    /// another turn. Fourth, the state is larger than `memory_budget` divided by the limit of unacknowledged
-    /// deliveries. The sequencer then loads the lane again when memory permits. The sequencer calls this function only
-    /// for a lane that has just committed, so that a lane makes progress before each removal.
+    /// Removes the state of a lane that has just committed, so that a lane makes progress before each removal. The lane
+    /// must wait for its next turn or for a read of spilled events, and have nothing to write; the memory must have no
+    /// room for another turn; and the state must be larger than `memory_budget` divided by the limit of unacknowledged
+    /// deliveries. The sequencer loads the lane again when memory permits.
     pub(super) fn evict_state(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let share = self.settings.memory_budget / self.prefetch.max(1);

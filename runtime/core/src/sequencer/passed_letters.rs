@@ -61,8 +61,7 @@ impl Lane {
 }
 
 impl Sequencer {
-    /// Reads the early dead letters that the lane's key has passed. Does nothing while a write of the lane is in
-    /// flight, because the letters that this write removes are still in the store.
+    /// Does nothing while a write of the lane is in flight, because the letters that it removes are still in the store.
     pub(super) fn read_passed_letters(&mut self, index: u32) {
         let lane = &self.lanes[index];
         let Some(sequences) = lane.passed_letters() else { return };
@@ -88,7 +87,6 @@ impl Sequencer {
         self.effects.push_back(Effect::ReadEarlyLetters { token, key, sequences, max_letter_age });
     }
 
-    /// Decides about the early dead letters that a read has returned.
     pub(super) fn early_letters_read(
         &mut self,
         token: AttemptToken,
@@ -143,9 +141,8 @@ impl Sequencer {
         next_results.removes_passed = true;
     }
 
-    /// Decides about an event whose sequence the key has passed, as if the event arrived now. If the event is no repeat
-    /// of the settled event, returns a dead letter with the present cause. This letter is an orphan dead letter, and
-    /// therefore durable no later than the next write of the lane.
+    /// Decides as if the event arrived now. If it is no repeat of the settled event, returns a dead letter with the
+    /// present cause: an orphan dead letter, which is durable no later than the next write of the lane.
     fn decide_passed_event(
         &mut self,
         index: u32,
@@ -171,8 +168,7 @@ impl Sequencer {
         })
     }
 
-    /// Returns whether an event differs from the event that was settled with this sequence. Returns `None` if the
-    /// digest of the settled event is neither in memory nor in the key record.
+    /// `None` if the digest of the settled event is neither in memory nor in the key record.
     fn differs_from_settled(&mut self, index: u32, sequence: u64, event: &Event) -> Option<bool> {
         let lane = &self.lanes[index];
         let settled = &lane.cold.settled_ahead;
@@ -184,10 +180,9 @@ impl Sequencer {
         differs.or_else(|| self.differs_in_history(index, sequence, event.repeat_digests()))
     }
 
-    /// Handles the answer of the store to a search for the missing events of the lane's gap. The store has searched for
-    /// the missing events below `until`, and found none of them. If the range of the early dead letters begins with
-    /// sequences that certainly have no letter, shortens the range. If nothing waits for the missing events any more,
-    /// ends the gap.
+    /// The search of the store for the missing events of the lane's gap found none below `until`. Shortens the range of
+    /// the early dead letters by the sequences that certainly have no letter. Ends the gap if nothing waits for the
+    /// missing events any more.
     pub(super) fn early_letters_searched(&mut self, index: u32, until: u64) {
         let lane = &mut self.lanes[index];
         let Some(gap) = lane.cold.gap.filter(|gap| !gap.tail) else { return };

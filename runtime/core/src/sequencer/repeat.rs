@@ -100,7 +100,6 @@ impl Sequencer {
         self.memory += bytes;
     }
 
-    /// Creates the dead letter of an event whose sequence was skipped.
     pub(super) fn late_letter(&self, index: u32, sequence: u64, event: &Arc<Event>) -> DeadLetter {
         let error = if self.settings.begins_anywhere {
             "the event arrived after its key had begun at a later sequence, or had skipped its sequence"

@@ -42,7 +42,6 @@ impl Sequencer {
         }
     }
 
-    /// Sets a timer for the lane's earliest deadline.
     fn set_timer(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         let gap = lane.gap_clock();

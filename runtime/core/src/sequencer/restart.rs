@@ -44,7 +44,6 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Resets the lane, and treats its events that are not durable as if they had just arrived.
     fn unwind(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         debug_assert!(!lane.writing, "a lane restarts only while no write of it is in flight");

@@ -12,7 +12,6 @@ use crate::turn::FailedAttempt;
 use crate::version::Rollout;
 
 impl Sequencer {
-    /// Handles a failure of the lane's next event: the event at `done`.
     pub(super) fn handle_failure(
         &mut self,
         index: u32,
@@ -107,7 +106,6 @@ impl Sequencer {
         lane.must_write = true;
     }
 
-    /// Resumes a parked key from the event at which it stopped.
     pub(super) fn resume(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         lane.record.status = KeyStatus::Active;
@@ -119,7 +117,6 @@ impl Sequencer {
         self.clear_failure(index);
     }
 
-    /// Clears the failure of the event at `done`, and its numbers of tries and replay rounds.
     pub(super) fn clear_failure(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if let Some(cold) = lane.cold.get_mut() {
@@ -191,7 +188,6 @@ fn handler_failure(
     }
 }
 
-/// Returns the failure of a key that stops because an event never arrived.
 pub(super) fn gap_failure(error: String) -> FailureInfo {
     FailureInfo { cause: Cause::Gap, error, since: 0, version: None }
 }

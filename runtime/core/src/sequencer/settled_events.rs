@@ -24,30 +24,26 @@ const DIGEST_BYTES: usize = 20;
 /// The estimated memory of a key without its digests, in bytes.
 const KEY_BYTES: usize = 300;
 
-/// The digests of settled events.
 #[derive(Debug, Default)]
 pub(super) struct SettledEvents {
     keys: BTreeMap<Key, KeyDigests>,
     /// The keys, in the order in which their first digests were recorded.
     order: VecDeque<Key>,
-    /// The estimated memory of the keys and their digests, in bytes.
+    /// The estimated memory of the keys and their digests.
     bytes: usize,
 }
 
-/// The digests of the settled events of one key.
 #[derive(Debug)]
 struct KeyDigests {
-    /// The incarnation of the key. If a key begins again after its end, its sequences begin again too.
+    /// If a key begins again after its end, its sequences begin again too.
     incarnation: u64,
-    /// The digests, by sequence.
     digests: BTreeMap<u64, u32>,
 }
 
 impl SettledEvents {
-    /// Records the events that an applied commit settled. `evicted_digests` has an entry for each write that settled
-    /// more events than its key record has digests. The entry contains the position of the write in the batch, and the
-    /// sequences and digests of the events whose digests the key record lacks. If all digests together take more than
-    /// `bytes_limit` bytes, forgets whole keys, in the order in which the keys were first recorded.
+    /// For each write that settled more events than its key record has digests, `evicted_digests` has its position, and
+    /// the sequences and digests that the record lacks. Beyond `bytes_limit` bytes, whole keys are forgotten, in the
+    /// order in which they were first recorded.
     pub(super) fn record_commit(
         &mut self,
         batch: &Batch,
@@ -137,7 +133,6 @@ mod tests {
         }
     }
 
-    /// Records a commit at the time 100.
     fn record(
         settled_events: &mut SettledEvents,
         writes: Vec<KeyWrite>,

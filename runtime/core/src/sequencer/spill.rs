@@ -112,8 +112,7 @@ impl Sequencer {
         self.reschedule(index);
     }
 
-    /// Puts a spilled event back into memory. If the lane already holds another event with this sequence, the spilled
-    /// event becomes a dead letter.
+    /// If the lane already holds another event with this sequence, the spilled event becomes a dead letter.
     fn unspill(&mut self, index: u32, sequence: u64, event: Arc<Event>) {
         let lane = &mut self.lanes[index];
         if sequence < lane.done {
@@ -158,7 +157,6 @@ impl Sequencer {
         }
     }
 
-    /// Makes a dead letter of an event that was spilled before the end of its key.
     pub(super) fn dead_letter_spilled(&mut self, index: u32, sequence: u64, event: &Arc<Event>) {
         let letter = self.after_end_letter(index, sequence, event);
         self.queue_orphan_letter(letter, 0);
@@ -199,8 +197,8 @@ impl Sequencer {
         self.can_spill_head(head.lane).then(|| head.at.saturating_add(self.settings.spill_after))
     }
 
-    /// Returns whether the lane of the oldest delivery can spill. Returns `false` while no handler version is
-    /// available. In that time, all keys wait, and the source keeps the events that do not fit into memory.
+    /// `false` while no handler version is available: all keys wait then, and the source keeps the events that do not
+    /// fit into memory.
     pub(super) fn can_spill_head(&self, lane: u32) -> bool {
         lane != NO_LANE
             && self.settings.rollout.is_some()
@@ -266,9 +264,8 @@ impl Sequencer {
         }
     }
 
-    /// If a parked key (stopped at an event) has reached `spill_limit`, and therefore blocks the partition, schedules
-    /// another load of its record. Another owner may have released the key meanwhile: the event that releases the key
-    /// may have gone to another partition.
+    /// A parked key that has reached `spill_limit` blocks the partition. Another owner may have released it, if the
+    /// releasing event went to another partition, so its record is loaded again.
     pub(super) fn watch_full(&mut self, index: u32) {
         let lane = &mut self.lanes[index];
         if !lane.parked() || !lane.durable_but_full(&self.settings) {

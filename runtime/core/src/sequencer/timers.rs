@@ -11,7 +11,6 @@ pub(super) struct LaneTimers {
 }
 
 impl LaneTimers {
-    /// Sets a timer for the lane with this index and serial.
     pub(super) fn set(&mut self, at: u64, lane: u32, serial: u64) {
         self.heap.push(Reverse((at, lane, serial)));
     }

@@ -23,15 +23,13 @@ use ordain_util::text::{escape_invisible, truncated};
 const LINE_LIMIT: u32 = 20;
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Minimum time between two warnings that a key blocks a partition.
 const BLOCK_WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Maximum size of an error in a log line, in bytes. The store keeps the whole error of a parked key and of a dead
 /// letter.
 const ERROR_BYTES: usize = 512;
 
-/// The throttle of the lines about alarms. The whole process has one throttle, because all partitions write to the same
-/// log.
+/// The whole process has one throttle, because all partitions write to the same log.
 static ALARM_THROTTLE: Mutex<AlarmThrottle> = Mutex::new(AlarmThrottle {
     throttle: LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL),
     suppressed: BTreeMap::new(),
@@ -47,7 +45,6 @@ static RESUMED_THROTTLE: Mutex<LogThrottle> =
 static UNVERIFIED_THROTTLE: Mutex<LogThrottle> =
     Mutex::new(LogThrottle::with_lines(LINE_LIMIT, WARN_INTERVAL));
 
-/// Limits the log lines about alarms, and counts the suppressed lines of each stream.
 struct AlarmThrottle {
     throttle: LogThrottle,
     /// For each stream, the number of lines that were suppressed since the previous call of [`flush`].
@@ -55,7 +52,7 @@ struct AlarmThrottle {
 }
 
 impl AlarmThrottle {
-    /// Returns whether one more line about `stream` may be written now. Counts the line if it is suppressed.
+    /// Returns whether one more line about `stream` may be written now, and counts a suppressed line.
     fn allow(&mut self, stream: &str) -> bool {
         let is_allowed = self.throttle.allow();
         if !is_allowed {
@@ -86,7 +83,6 @@ impl BlockLog {
         Self { throttle: LogThrottle::new(BLOCK_WARN_INTERVAL), is_blocked: false }
     }
 
-    /// Logs that a key blocks the partition, at most once every [`BLOCK_WARN_INTERVAL`].
     pub(super) fn warn(&mut self, stream: &str, full: &DriverError) {
         if self.throttle.allow() {
             self.is_blocked = true;
@@ -94,7 +90,7 @@ impl BlockLog {
         }
     }
 
-    /// Logs the end of a block if a warning has reported this block.
+    /// Logs nothing if no warning has reported the block.
     pub(super) fn end(&mut self, stream: &str) {
         if std::mem::take(&mut self.is_blocked) {
             tracing::info!(stream, "stream unblocked: the partition accepts events again");
@@ -102,8 +98,7 @@ impl BlockLog {
     }
 }
 
-/// Returns the batch if it contains an alarm, and `None` otherwise. The driver logs the alarms of the batch after the
-/// commit.
+/// The driver logs the alarms of the batch after the commit.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
@@ -114,7 +109,7 @@ pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     any.then(|| Arc::clone(batch))
 }
 
-/// Logs the alarms of a committed batch. Leaves out the writes that the store refused (`applied.refused`).
+/// Leaves out the writes that the store refused (`applied.refused`).
 pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     for (at, write) in batch.writes.iter().enumerate() {
         if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
@@ -198,8 +193,8 @@ pub(super) fn log_resumed_key(stream: &str, key: &str, event: u64) {
     }
 }
 
-/// Logs that a store-numbered event counts as a repeat, although Ordain no longer knows the event that was settled with
-/// the same sequence. The metric `unverified_duplicates_total` also counts the events whose lines are suppressed.
+/// The event counts as a repeat, although Ordain no longer knows the event that was settled with the same sequence. The
+/// metric `unverified_duplicates_total` also counts the events whose lines are suppressed.
 pub(super) fn log_unverified_duplicate(stream: &str, event: &Event) {
     let is_allowed = UNVERIFIED_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).allow();
     if is_allowed {
@@ -264,8 +259,7 @@ fn allow_line(stream: &str) -> bool {
     is_allowed
 }
 
-/// Logs the number of suppressed lines of each stream. A driver also calls this function at its end, because the
-/// process may end before the task of `allow_line` runs.
+/// A driver also calls this function at its end, because the process may end before the task of `allow_line` runs.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     for (stream, suppressed) in suppressed {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use ordain_util::source_health::SourceHealth;
 
-/// The state of a partition's source according to the newest report of the driver.
 pub(super) struct SourceAvailability {
     health: Arc<SourceHealth>,
     /// The number of interruptions of the source at the newest check.
@@ -14,7 +13,6 @@ pub(super) struct SourceAvailability {
 }
 
 impl SourceAvailability {
-    /// Creates the state of a source that the driver has not checked yet.
     pub(super) fn new(health: Arc<SourceHealth>) -> Self {
         Self { health, interruptions: 0, is_unavailable: false }
     }

@@ -17,19 +17,18 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
 pub(super) struct DeliveryTracker {
-    /// The name of the checkpoint from which the source resumes; `None` if the source cannot resume.
+    /// `None` if the source cannot resume.
     checkpoint_name: Option<String>,
-    /// The channel of acknowledgements to the source; `None` if the source needs no acknowledgements.
+    /// `None` if the source needs no acknowledgements.
     acknowledgements: Option<watch::Sender<AckProgress>>,
     /// The epoch (number) of the subscription from which deliveries arrive.
     subscription_epoch: u64,
-    /// The number of deliveries of earlier subscriptions.
     earlier_deliveries: DeliveryNumber,
     delivered: DeliveryNumber,
     through: DeliveryNumber,
-    /// The end position of each unacknowledged delivery; empty if the source has no checkpoint.
+    /// The end position of each unacknowledged delivery, if the source has a checkpoint.
     positions: VecDeque<(DeliveryNumber, FilePosition)>,
-    /// The newest acknowledged delivery, with its end position; always `None` if the source has no checkpoint.
+    /// The newest acknowledged delivery and its end position, if the source has a checkpoint.
     acknowledged: Option<(DeliveryNumber, FilePosition)>,
     /// The batches of deliveries, from the batch of the newest checkpoint on. Each entry has the number of the batch's
     /// final delivery, and the progress of the source at the end of the batch.
@@ -38,7 +37,6 @@ pub(super) struct DeliveryTracker {
     /// checkpoint also removes entries from this map: the entries whose list of files is not the list of the first
     /// batch in `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
-    /// The number of deliveries in all batches so far.
     received: DeliveryNumber,
     /// Number of acknowledged deliveries that no checkpoint covers yet, or that only a refused checkpoint covers.
     unsaved: usize,
@@ -47,13 +45,13 @@ pub(super) struct DeliveryTracker {
     saving: Option<usize>,
     /// `true` if the store has refused the newest checkpoint, or may have lost it.
     is_checkpoint_lost: bool,
-    /// Limit for the number of deliveries that the source repeats after a crash.
+    /// After a crash, the source repeats at most this number of deliveries.
     limit: usize,
     saved_at: Instant,
 }
 
 impl DeliveryTracker {
-    /// Creates a tracker. `prefetch` is the maximum number of unacknowledged deliveries.
+    /// `prefetch` is the maximum number of unacknowledged deliveries.
     pub(super) fn new(
         name: Option<String>,
         acknowledgements: Option<watch::Sender<AckProgress>>,
@@ -79,8 +77,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Records the progress of the source at the end of a batch of deliveries. The driver calls this method before it
-    /// adds the deliveries of the batch.
+    /// The driver calls this method before it adds the deliveries of the batch.
     pub(super) fn record_progress(&mut self, progress: Option<SourceProgress>, deliveries: usize) {
         self.received += deliveries as u64;
         if self.checkpoint_name.is_some() && deliveries > 0 {
@@ -88,8 +85,7 @@ impl DeliveryTracker {
         }
     }
 
-    /// Switches to another subscription if `epoch` is new. Returns whether `epoch` is new. The source repeats the
-    /// unacknowledged deliveries of the previous subscription.
+    /// Returns whether `epoch` is new. The source repeats the unacknowledged deliveries of the previous subscription.
     pub(super) fn switch_subscription(&mut self, epoch: u64) -> bool {
         let is_new = epoch != self.subscription_epoch;
         if is_new {
@@ -101,7 +97,6 @@ impl DeliveryTracker {
         is_new
     }
 
-    /// Adds a delivery that ends at `position`, and returns the number of the delivery.
     pub(super) fn add(&mut self, position: FilePosition) -> DeliveryNumber {
         self.delivered += 1;
         if self.checkpoint_name.is_some() {
@@ -110,7 +105,6 @@ impl DeliveryTracker {
         self.delivered
     }
 
-    /// Acknowledges all deliveries up to the delivery with the number `through`.
     pub(super) fn acknowledge(&mut self, through: DeliveryNumber) {
         self.through = through;
         if let Some(acknowledgements) = &self.acknowledgements {
@@ -133,25 +127,22 @@ impl DeliveryTracker {
         self.checkpoint_name.is_none() || repeats < self.limit
     }
 
-    /// Returns whether all deliveries are acknowledged.
     pub(super) fn is_empty(&self) -> bool {
         self.through == self.delivered
     }
 
-    /// Returns whether a new checkpoint is needed: deliveries were acknowledged since the newest checkpoint, or the
-    /// store has refused or may have lost the newest checkpoint. Always `false` for a source without a checkpoint.
+    /// True if deliveries were acknowledged since the newest checkpoint, or if the store has refused or may have lost
+    /// it. Always `false` for a source without a checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
-    /// Returns the latest time at which the next checkpoint becomes due; `None` if no checkpoint is needed, or if a
-    /// checkpoint is being written.
+    /// `None` if no checkpoint is needed, or if a checkpoint is being written.
     pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
         (self.needs_checkpoint() && self.saving.is_none())
             .then(|| self.saved_at + CHECKPOINT_INTERVAL)
     }
 
-    /// Returns whether a checkpoint is due now.
     pub(super) fn is_checkpoint_due(&self) -> bool {
         // A checkpoint is due when the number of newly acknowledged deliveries reaches half of
         // `CHECKPOINT_INTERVAL_EVENTS`. Deliveries can therefore continue while the checkpoint is written.
@@ -161,16 +152,15 @@ impl DeliveryTracker {
         })
     }
 
-    /// Makes the next checkpoint due immediately, if a checkpoint is needed.
+    /// Does nothing if no checkpoint is needed.
     pub(super) fn make_checkpoint_due(&mut self) {
         let now = Instant::now();
         self.saved_at = now.checked_sub(CHECKPOINT_INTERVAL).unwrap_or(now);
     }
 
-    /// Returns the stored form of the checkpoint of all acknowledged deliveries. Returns `None` if the source cannot
-    /// resume, or if no delivery is acknowledged yet. `commits` returns the newest durable commit of each shard (slice
-    /// of the store). The checkpoint counts as being written until the driver calls [`Self::record_checkpoint`] or
-    /// [`Self::record_failed_checkpoint`].
+    /// Returns the checkpoint of all acknowledged deliveries, if there are any and the source can resume. `commits`
+    /// returns the newest durable commit of each shard. The checkpoint counts as being written until the driver calls
+    /// [`Self::record_checkpoint`] or [`Self::record_failed_checkpoint`].
     pub(super) fn begin_checkpoint(&mut self, commits: impl FnOnce() -> Vec<u64>) -> Option<Mark> {
         self.saved_at = Instant::now();
         let unsaved = std::mem::take(&mut self.unsaved);
@@ -187,13 +177,11 @@ impl DeliveryTracker {
         Some(Mark { name: name.clone(), value: checkpoint.encode().into() })
     }
 
-    /// Records that the store has written the checkpoint.
     pub(super) fn record_checkpoint(&mut self) {
         self.saving = None;
     }
 
-    /// Records that the store has refused the checkpoint. From now on, the deliveries of this checkpoint count as
-    /// unsaved.
+    /// From now on, the deliveries of the refused checkpoint count as unsaved.
     pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.is_checkpoint_lost = true;
@@ -205,7 +193,6 @@ impl DeliveryTracker {
         self.is_checkpoint_lost = self.checkpoint_name.is_some() && self.acknowledged.is_some();
     }
 
-    /// Returns whether a checkpoint is being written.
     pub(super) fn is_writing_checkpoint(&self) -> bool {
         self.saving.is_some()
     }
@@ -236,7 +223,6 @@ mod tests {
         matches.then_some(progress.position().offset)
     }
 
-    /// Returns the progress of a source that has read the bytes `read`.
     fn progress(read: &[u8]) -> SourceProgress {
         let metadata = file(read).metadata().expect("metadata");
         let print = ReadFingerprint::new(read, &TailFingerprint::new(read.len() as u64, read));

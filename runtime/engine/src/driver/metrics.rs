@@ -58,8 +58,8 @@ pub struct PartitionMetrics {
     /// loads the record of the key.
     pub moved_keys: Arc<AtomicU64>,
     moved_throttle: Mutex<LogThrottle>,
-    /// The state of the current driver's source. The source of an earlier driver may end after the next driver has
-    /// started, so the source of each driver has a state of its own.
+    /// The source of an earlier driver may end after the next driver has started, so the source of each driver has a
+    /// state of its own.
     health: Mutex<Arc<SourceHealth>>,
     /// The key that stops the partition because the store holds `spill_limit` events of the key, and the event at which
     /// the key stopped; `None` if no key stops the partition.
@@ -68,7 +68,7 @@ pub struct PartitionMetrics {
     is_idle: AtomicBool,
 }
 
-/// The statistics of the current driver, and the sums of the counters of all earlier drivers.
+/// The statistics of the current driver, and the sums of all earlier drivers.
 #[derive(Debug, Default)]
 struct AccumulatedStats {
     current: Stats,
@@ -135,8 +135,7 @@ impl PartitionMetrics {
         self.lock_stats().current = *stats;
     }
 
-    /// Records the number of unpublished messages of earlier processes. The caller uses this method before the driver
-    /// starts.
+    /// The caller uses this method before the driver starts.
     pub(crate) fn set_backlog(&self, messages: usize) {
         self.set_stats(&Stats { outbox: messages, ..Stats::default() });
     }
@@ -210,9 +209,8 @@ impl PartitionMetrics {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Records an applied commit. `took` is the duration of the commit. For each event that the commit settled,
-    /// `settled` contains the time that the producer set in the event, in ms since the Unix epoch; `None` if the
-    /// producer set no time.
+    /// `settled` contains the time that the producer set in each settled event, in ms since the Unix epoch; `None` if
+    /// it set no time.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();

@@ -22,17 +22,15 @@ use ordain_util::backoff::Backoff;
 use ordain_util::command::PrintedCommand;
 use ordain_util::wait::shortened;
 
-/// Maximum number of keys that one request to the store returns.
 const KEY_PAGE_LIMIT: usize = 256;
 /// Maximum number of key records that the store examines for one request, which is one step of the search.
 const KEY_RECORDS_PER_STEP: usize = 1_000;
 /// The pause after a step, as a multiple of the step's duration; the pause is at most [`MAX_PASS_DELAY`]. During the
 /// pause, the store is free for other requests.
 const PAUSE_FACTOR: u32 = 3;
-/// The permit that limits the search steps of this process to one at a time.
+/// Limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// Limit for the found keys that wait in the sequencer. At or above the limit, the driver takes no more keys from the
-/// search.
+/// At or above this number of found keys that wait in the sequencer, the driver takes no more keys from the search.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Minimum delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous
 /// pass found. The minimum delay doubles after each pass, because a pass reads the records of all keys of the stream.
@@ -45,13 +43,12 @@ const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// parked after all passes, which take 20 seconds or more, probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The search for parked keys, from which the driver takes the found keys. The sequencer itself checks each of these
-/// keys before it retries the key.
+/// The driver takes the found keys from here. The sequencer checks each of them before it retries the key.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// Starts the search for the keys that the handler version of `rollout` must retry according to `settings`. Without
-    /// a rollout, there is nothing to search, and the search counts as ended.
+    /// The handler version of `rollout` must retry the keys according to `settings`. Without a rollout, there is
+    /// nothing to search, and the search counts as ended.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -68,13 +65,11 @@ impl ParkedSearch {
         }))
     }
 
-    /// Returns whether the search has ended.
     pub(super) fn has_ended(&self) -> bool {
         self.0.is_none()
     }
 
-    /// Returns the next keys. An empty result means that the search has ended; later calls never return. This method is
-    /// cancel-safe.
+    /// An empty result means that the search has ended; later calls never return. This method is cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<Key> {
         let Some(keys) = &mut self.0 else { return std::future::pending().await };
         let page = keys.recv().await;
@@ -154,8 +149,8 @@ impl ParkedSearchTask {
         }
     }
 
-    /// Searches the store once for the keys to retry, sends these keys to the driver, and returns their number. Returns
-    /// `None` if the driver no longer receives keys of this search.
+    /// Sends the found keys to the driver, and returns their number. Returns `None` if the driver no longer receives
+    /// keys of this search.
     async fn run_pass(&self) -> Option<usize> {
         let status = Some(KeyStatus::Parked);
         let mut filter = KeyFilter {

@@ -26,13 +26,10 @@ use ordain_publish::incident::{
 };
 use ordain_store::{EarlyLetters, StoreError, retry_until_ok};
 
-/// Maximum number of turns (runs of events of one key) that the driver submits to the workers together.
 const TURN_BATCH_LIMIT: usize = 128;
-/// Maximum number of concurrent loads of key records. While this number of loads is in progress, other keys wait. The
-/// next load reads all waiting keys together.
+/// While this number of loads is in progress, other keys wait for the next load, which reads all of them together.
 const LOAD_LIMIT: usize = 2;
-/// Maximum number of concurrent reads of spilled events (events that were moved from memory into the store). The limit
-/// is low, because the size of a result is not known before the read.
+/// The limit of concurrent reads is low, because the size of a result is not known before the read.
 const SPILL_READ_LIMIT: usize = 4;
 
 /// Maximum number of shards that the text of a log line names. The CloudEvent in the line names all shards.
@@ -41,27 +38,24 @@ const LOGGED_SHARD_LIMIT: usize = 16;
 /// A request to the store or to a replay source; the future completes with the answer.
 pub(super) type StoreFuture = Pin<Box<dyn Future<Output = StoreReply> + Send>>;
 
-/// The result of a request to write a checkpoint: whether the store wrote the checkpoint.
+/// True if the store wrote the checkpoint.
 pub(super) type CheckpointResult = Result<bool, StoreError>;
 
 /// An answer of the store or of a replay source.
 pub(super) enum StoreReply {
-    /// An answer that the driver only passes to the sequencer.
+    /// The driver only passes this answer to the sequencer.
     Input(Input),
     /// The answer to a commit, and the duration of the commit.
     Committed(Input, Duration),
     /// The answer to a load of key records, and the keys whose records were beyond the size limit of the load. The
     /// driver requests these records in a later load.
     Loaded(Vec<Input>, Vec<(AttemptToken, Key)>),
-    /// The answer to a read of spilled events.
     SpillRead(Input),
-    /// The result of a request to write a checkpoint.
     Checkpoint(CheckpointResult),
     /// The store has answered a repeated request to record messages as published.
     PublishRecordRepeated,
 }
 
-/// A request to read spilled events of a key.
 pub(super) struct SpillReadRequest {
     pub(super) token: AttemptToken,
     pub(super) key: Key,
@@ -90,9 +84,9 @@ impl Driver {
         self.take_failure()
     }
 
-    /// While the store may have gone back in time, treats the newest checkpoint as lost. When each shard has confirmed
+    /// While the store may have gone back in time, the newest checkpoint counts as lost. When each shard has confirmed
     /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
-    /// these commits, and repeats the requests that record messages of the affected shards as published.
+    /// them, and repeats the requests that record messages of the affected shards as published.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -154,17 +148,15 @@ impl Driver {
         );
     }
 
-    /// Returns the record of an incident in this partition: a CloudEvent in JSON, in one line.
+    /// Returns a CloudEvent in JSON, in one line.
     fn record<T: Incident>(&self, data: &T) -> String {
         record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
-    /// Repeats the request that records messages of a shard (slice of the store) as published, after lost commits of
-    /// the shard were repeated. The repeated commits put their messages into the outbox a second time, although this
-    /// process may already have published some of these messages. Without the repeated request, the next owner would
-    /// publish such messages a second time. Does nothing in two cases. In the first case, this process has not yet
-    /// requested such a record for the shard. In the second case, a sink wrote some of the recorded messages to a file,
-    /// and the repeated request could not contain the length of the file.
+    /// After lost commits of a shard were repeated, their messages are in the outbox a second time, although this
+    /// process may already have published some of them. The repeated record prevents the next owner from publishing
+    /// them again. Does nothing if this process has not yet requested such a record for the shard, or if a sink wrote
+    /// some of the recorded messages to a file: the repeated request could not contain the length of the file.
     fn repeat_publish_record(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].commit_to_repeat() else {
             return;
@@ -344,8 +336,8 @@ impl Driver {
         });
     }
 
-    /// Returns the future that writes the next checkpoint. Returns `None` if the source cannot resume, if no delivery
-    /// is acknowledged yet, or if the store may have lost commits on which the checkpoint depends.
+    /// Writes the next checkpoint. Returns `None` if the source cannot resume, if no delivery is acknowledged yet, or
+    /// if the store may have lost commits on which the checkpoint depends.
     fn checkpoint(&mut self) -> Option<impl Future<Output = CheckpointResult> + Send + use<>> {
         if self.sequencer.in_doubt() {
             return None;

@@ -23,11 +23,10 @@ use ordain_util::wait;
 /// heartbeat before the end of this delay. If the membership table has changed, the reply to a heartbeat contains the
 /// table, so an instance learns within about 250 ms that another instance has released a partition.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
-/// Minimum time between two warnings that the store does not accept the heartbeat.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The heartbeat of a running instance. Dropping this value stops the heartbeat. If the store is in Redis, the leases
-/// of the instance (its rights to partitions) then expire.
+/// Dropping this value stops the heartbeat. If the store is in Redis, the leases of the instance (its rights to
+/// partitions) then expire.
 pub(crate) struct Heartbeat {
     id: InstanceId,
     info: watch::Sender<InstanceInfo>,
@@ -39,8 +38,8 @@ pub(crate) struct Heartbeat {
     task: JoinHandle<()>,
 }
 
-/// A handle with which another part of this process publishes the handler versions that this instance offers, and reads
-/// the membership table.
+/// Publishes the handler versions that this instance offers, and shows the membership table to another part of this
+/// process.
 #[derive(Clone)]
 pub(crate) struct Membership {
     id: InstanceId,
@@ -69,23 +68,21 @@ impl Membership {
         self.info.send_if_modified(|info| info.refused_streams.remove(stream));
     }
 
-    /// Triggers a heartbeat now. Call this method after a change of the membership table, because the reply to the
-    /// heartbeat contains the new table.
+    /// Call this method after a change of the membership table, because the reply to the heartbeat contains the new
+    /// table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
 
-    /// Returns the newest table. After this call, [`Self::changed`] waits for a later table.
+    /// After this call, [`Self::changed`] waits for a later table.
     pub(crate) fn table(&mut self) -> Arc<MembershipTable> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
 
-    /// Returns the id of this instance.
     pub(crate) fn id(&self) -> InstanceId {
         self.id
     }
 
-    /// Waits until the table changes.
     pub(crate) async fn changed(&mut self) {
         if self.table.changed().await.is_err() {
             // The heartbeat has stopped.
@@ -101,7 +98,7 @@ struct MembershipSnapshot {
     table: Arc<MembershipTable>,
 }
 
-/// The ownerships (rights of this process to act for a partition) that may still be active.
+/// The rights of this process to act for a partition, which may still be active.
 type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
 
 struct HeartbeatTask {
@@ -123,8 +120,8 @@ struct HeartbeatTask {
 }
 
 impl Heartbeat {
-    /// Adds this instance to the members of the store. When this method returns without an error, the other instances
-    /// can see this instance, and the membership table is available.
+    /// When this method returns without an error, the other instances can see this instance, and the membership table
+    /// is available.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
@@ -160,7 +157,6 @@ impl Heartbeat {
         Ok(Self { id, info, report, trigger, table, lease_until, ownerships, task })
     }
 
-    /// Returns the id of this instance.
     pub(crate) fn id(&self) -> InstanceId {
         self.id
     }
@@ -171,7 +167,6 @@ impl Heartbeat {
         self.lease_until.clone()
     }
 
-    /// Returns a handle to the membership for another part of this process.
     pub(crate) fn membership(&self) -> Membership {
         Membership {
             id: self.id,
@@ -187,7 +182,7 @@ impl Heartbeat {
         (table, requested_at)
     }
 
-    /// Waits until the table changes. Returns an error if the heartbeat task panicked.
+    /// Returns an error if the heartbeat task panicked.
     pub(crate) async fn changed(&mut self) -> Result<(), JoinError> {
         tokio::select! {
             Ok(()) = self.table.changed() => Ok(()),
@@ -195,7 +190,7 @@ impl Heartbeat {
         }
     }
 
-    /// Stops the heartbeat. After this call, this instance sends no more heartbeats to the store.
+    /// After this call, the store gets no more heartbeats.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         // The result is ignored, because this method has just cancelled the task.
@@ -212,13 +207,13 @@ impl Heartbeat {
         self.info.send_modify(|info| info.broker = health);
     }
 
-    /// Publishes a report of this instance's pending work with the next heartbeat.
+    /// The next heartbeat contains the report of this instance's pending work.
     pub(crate) fn report(&self, report: String) {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
 
-    /// Triggers a heartbeat now. Call this method after a change of the membership table, because the reply to the
-    /// heartbeat contains the new table.
+    /// Call this method after a change of the membership table, because the reply to the heartbeat contains the new
+    /// table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }

@@ -23,15 +23,14 @@ use ordain_config::{ReplayServer, ResourceName};
 
 /// Maximum number of concurrent requests of one query (a search for the missing events of one key).
 const QUERY_CONCURRENCY: usize = 4;
-/// Limit for the number of consecutive requests with the result [`FetchError::Unavailable`]. At this number, a query
-/// stops. A later round requests the events that are still missing.
+/// A query stops after this number of consecutive results [`FetchError::Unavailable`]. A later round requests the
+/// events that are still missing.
 const FAILURE_LIMIT: usize = 4;
 /// Maximum number of concurrent queries of a partition to one server.
 const QUERY_LIMIT: usize = 64;
-/// The reason in the answer of a query that reached its time limit.
+/// The answer of a query that reached its time limit has this reason.
 const OVERLOADED_REASON: &str = "the server is overloaded";
-/// Characters that are percent-encoded when the name of the stream and the key replace placeholders of the URL: all
-/// characters except the unreserved characters of RFC 3986.
+/// In the placeholders of the URL, all characters except the unreserved characters of RFC 3986 are percent-encoded.
 const ESCAPED_CHARACTERS: &AsciiSet =
     &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
@@ -40,13 +39,11 @@ const ESCAPED_CHARACTERS: &AsciiSet =
 pub(super) struct ReplayHost {
     /// Permits for requests to this host.
     permits: Arc<Semaphore>,
-    /// The time of the newest result of a request other than `FetchError::Unavailable`. Only such a result counts as an
-    /// answer of the host.
+    /// The newest result other than `FetchError::Unavailable`, which counts as an answer of the host.
     last_answer_at: Mutex<Option<Instant>>,
 }
 
 impl ReplayHost {
-    /// Creates the data of a host with a maximum number of requests at one time.
     pub(super) fn new(requests: usize) -> Self {
         Self { permits: Arc::new(Semaphore::new(requests)), last_answer_at: Mutex::default() }
     }
@@ -94,8 +91,7 @@ impl ReplayClient {
         }
     }
 
-    /// Requests the event of each missing sequence, within a time limit. A host that does not answer must not delay the
-    /// caller beyond this limit.
+    /// A host that does not answer must not delay the caller beyond the time limit.
     pub(super) async fn query(
         self: &Arc<Self>,
         key: &Key,
@@ -115,9 +111,9 @@ impl ReplayClient {
         self.query_until(started_at, deadline, key, missing).await
     }
 
-    /// Returns the value of [`ReplayAnswer::until`] for a query that ends before the sequence `next`. If the host has
-    /// answered no request since `started_at` (the start of the query), the value is `u64::MAX`. In this case, the host
-    /// counts as queried and unavailable for all sequences of the query.
+    /// Returns [`ReplayAnswer::until`] for a query that ends before the sequence `next`. If the host has answered no
+    /// request since `started_at`, the start of the query, the value is `u64::MAX`: the host counts as queried and
+    /// unavailable for all sequences.
     fn end_of_answer(&self, started_at: Instant, next: u64) -> u64 {
         if self.has_answered_since(started_at) { next } else { u64::MAX }
     }
@@ -258,11 +254,10 @@ impl ReplayClient {
     }
 }
 
-/// The result of a request: the event, or `None` if the server does not have the event. After an error, a repeated
-/// request may succeed.
+/// `None` if the server does not have the event. After an error, a repeated request may succeed.
 type FetchResult = Result<Option<Event>, FetchError>;
 
-/// The permits of a request: one permit of its host, and one permit of the process.
+/// One permit of the host, and one of the process.
 type RequestPermits = [OwnedSemaphorePermit; 2];
 
 /// The reason why a request failed. A second request may return the event.
@@ -273,19 +268,16 @@ enum FetchError {
     InvalidAnswer(String),
 }
 
-/// Returns whether the headers show where the body ends.
 fn declares_body_end(headers: &HeaderMap) -> bool {
     let is_chunked = |value: &HeaderValue| value.as_bytes().eq_ignore_ascii_case(b"chunked");
     headers.contains_key(CONTENT_LENGTH)
         || headers.get_all(TRANSFER_ENCODING).iter().next_back().is_some_and(is_chunked)
 }
 
-/// Returns the lowest missing sequence.
 fn first_missing(missing: &[RangeInclusive<u64>]) -> u64 {
     missing.first().map_or(0, |range| *range.start())
 }
 
-/// Returns the highest missing sequence.
 fn last_missing(missing: &[RangeInclusive<u64>]) -> u64 {
     missing.last().map_or(0, |range| *range.end())
 }
@@ -299,8 +291,7 @@ mod tests {
 
     use super::*;
 
-    /// Starts a server that closes the first `closed` connections, and never answers on the later ones. Returns its
-    /// address.
+    /// Closes the first `closed` connections, and never answers on the later ones. Returns the address.
     fn start_silent_server(closed: usize) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let address = listener.local_addr().expect("an address");
@@ -315,7 +306,7 @@ mod tests {
         address
     }
 
-    /// Creates the client of a server. The client sends one request at a time.
+    /// The client sends one request at a time.
     fn client(address: SocketAddr) -> Arc<ReplayClient> {
         let text = format!(
             "[streams.cases]\nhandler = \"tally\"\nsource = {{ kind = \"file\", path = \"-\" }}\n\

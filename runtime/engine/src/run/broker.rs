@@ -36,10 +36,9 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings about an action that the process retries during its start.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The properties of a run on which the start depends.
+/// The start depends on these properties of the run.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StartMode {
-    /// The id of this process in the membership.
     pub(super) id: InstanceId,
     /// True if the run ends when every source has ended.
     pub(super) once: bool,
@@ -47,10 +46,9 @@ pub(super) struct StartMode {
     pub(super) accepts_events: bool,
 }
 
-/// The broker of a configuration after the preparation.
 #[derive(Default)]
 pub(super) struct PreparedBroker {
-    /// The tag of the consumers of this process; an empty text without a broker.
+    /// An empty text without a broker.
     pub(super) consumer_tag: Arc<str>,
     /// The gates of the streams with a source in the broker.
     pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
@@ -151,7 +149,7 @@ pub(super) async fn prepare(
     Ok(prepared)
 }
 
-/// Returns the information about the other processes in the membership.
+/// Returns the other members.
 async fn others(store: &Arc<dyn Store>, id: InstanceId) -> Result<Vec<InstanceInfo>, StoreError> {
     let table = with_store_timeout(store.table()).await?;
     Ok(InstanceInfo::of_other_instances(&table, id))
@@ -170,7 +168,7 @@ fn would_take_from_others(others: &[InstanceInfo], stream: &str) -> bool {
     !others.is_empty() && !is_accepted_by_any(others, stream)
 }
 
-/// A stream with a source in the broker, and its topology.
+/// The stream has a source in the broker.
 pub(super) struct StreamTopology {
     ordering: OrderingMode,
     topology: Topology,
@@ -182,7 +180,6 @@ pub(super) struct StreamTopology {
 }
 
 impl StreamTopology {
-    /// Returns the streams of a configuration that have a source in the broker.
     async fn all(
         loaded: &LoadedConfig,
         store: &Arc<dyn Store>,
@@ -236,10 +233,9 @@ impl StreamTopology {
     }
 }
 
-/// Inspects the broker of a configuration, at most for the time `limit`, and changes nothing in the broker. If `sample`
-/// is a number, also receives at most this number of messages of each queue, and returns the messages to the queue. The
-/// result contains the findings, and how the streams would read the messages. Returns `None` if the configuration has
-/// no broker.
+/// Inspects the broker for at most the time `limit`, and changes nothing in it. Also receives at most `sample` messages
+/// of each queue, and returns them to the queue. The result has the findings, and how the streams would read the
+/// messages. Returns `None` if the configuration has no broker.
 pub async fn inspect(
     loaded: &LoadedConfig,
     limit: Duration,
@@ -309,8 +305,7 @@ struct StartRetries<'a> {
     /// The time for which an action is retried, from the first error of the action on. `None` means no limit.
     patience: Option<Duration>,
     status: &'a RunStatus,
-    /// Limits the warnings that the broker is unavailable, because all concurrent actions have this error at the same
-    /// time.
+    /// Limits the warnings about the unavailable broker, which all concurrent actions have at the same time.
     throttle: Mutex<LogThrottle>,
 }
 
@@ -348,7 +343,7 @@ impl StartRetries<'_> {
         }
     }
 
-    /// Logs the error of an attempt. `throttle` limits the warnings that concern only one action.
+    /// `throttle` limits the warnings that concern only one action.
     fn warn(&self, error: &TopologyError, throttle: &mut LogThrottle) {
         match error {
             TopologyError::Broker(BrokerError::Unavailable(reason)) => {
@@ -418,10 +413,10 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     })
 }
 
-/// Removes the former bindings of a stream: the bindings that only earlier configurations needed. Removes all bindings
-/// of the stream if the stream no longer has a source in the broker. Keeps the bindings that another stream possibly
-/// needs. Returns the removed bindings. The operator must first give all processes the new configuration, because a
-/// process with an earlier configuration would restore the removed bindings.
+/// Removes the bindings that only earlier configurations of the stream needed: all bindings if the stream no longer has
+/// a source in the broker, except those that another stream possibly needs. Returns the removed bindings. The operator
+/// must first give all processes the new configuration, because a process with an earlier configuration would restore
+/// the bindings.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -483,7 +478,6 @@ mod tests {
         }
     }
 
-    /// Returns the result of an action whose first `failures` attempts fail, each after the time `attempt`.
     async fn retried(attempt: Duration, failures: u32) -> Result<u32, TopologyError> {
         let text = "[broker]\nurl = \"amqp://localhost\"\n[streams.a]\nhandler = \"h\"\n\
                     source = { kind = \"amqp\", exchange = \"a\", queue = \"a\" }\n";

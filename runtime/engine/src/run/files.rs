@@ -26,12 +26,12 @@ use tokio::task::block_in_place;
 /// committed messages that are not published yet.
 const OUTBOX_PAGE_COMMITS: usize = 1_024;
 
-/// The identity of a file: device and inode. All names of a file lead to the same identity.
+/// The device and the inode, which are the same for all names of a file.
 type FileIdentity = (u64, u64);
 
-/// Opens the files of all sinks. Before this function creates or truncates the file of any sink, it makes all checks
-/// that do not need a newly created file. Adds the states of the sinks to `status`. Also counts in `status` the
-/// messages of configured streams that are in sink files and that the store lacks.
+/// All checks that do not need a newly created file come before the creation or truncation of any file. Adds the states
+/// of the sinks to `status`, and counts in it the messages of configured streams that are in sink files and that the
+/// store lacks.
 pub(super) async fn open_sinks(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -79,9 +79,8 @@ pub(super) async fn open_sinks(
     Ok(sinks)
 }
 
-/// Rejects a closed standard output, because the messages of the sink would count as published although they would be
-/// lost. The error counts as temporary, because standard output may be open at another start with the same
-/// configuration.
+/// Without a standard output, the messages of the sink would count as published although they would be lost. The error
+/// counts as temporary, because standard output may be open at another start with the same configuration.
 fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), ConfigError> {
     if !standard_output::is_closed() {
         return Ok(());
@@ -93,7 +92,6 @@ fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), Config
     Err(error.caused_by(&ErrorKind::BrokenPipe.into()))
 }
 
-/// Logs that the store lacks messages of a stream that are in a sink file.
 fn report_lost_messages(sink: &str, path: &Path, stream: &str, messages: u64) {
     let path = path.display();
     let incident = MessagesLost { to: format!("file/{path}"), messages, numbered: None };
@@ -121,9 +119,9 @@ struct CheckedFiles<'a> {
 /// The files of all sinks, each with the setting that names it.
 #[derive(Default)]
 struct WrittenFiles {
-    /// The files that exist.
+    /// Files that exist.
     existing: BTreeMap<FileIdentity, String>,
-    /// The canonical paths of the files that do not exist yet.
+    /// The canonical paths of files that do not exist yet.
     missing: BTreeMap<PathBuf, String>,
 }
 
@@ -173,11 +171,11 @@ struct ReadFiles {
 }
 
 impl ReadFiles {
-    /// Adds the files of a source. Rejects a path that does not lead to a regular file: a file of another kind has no
-    /// positions at which to resume, and opening it might block forever. If the file name has wildcards, skips files of
-    /// other kinds instead, and accepts a pattern that matches no file yet. Accepts a missing file if the folder has an
-    /// older file: log rotation has then renamed the file, and another program will create a new file at the path.
-    /// Rejects a file that this process cannot read.
+    /// Adds the files of a source. The path must lead to a regular file: a file of another kind has no positions at
+    /// which to resume, and opening it might block forever. With wildcards, skips files of other kinds instead, and
+    /// accepts a pattern that matches no file yet. Accepts a missing file if the folder has an older file: log rotation
+    /// has then renamed the file, and another program will create a new file at the path. Rejects a file that this
+    /// process cannot read.
     fn add(&mut self, loaded: &LoadedConfig, stream: &str, path: &Path) -> Result<(), ConfigError> {
         let setting = format!("streams.{stream}.source.path");
         let refused = |path: &Path, what: String| {
@@ -241,18 +239,17 @@ impl ReadFiles {
     }
 }
 
-/// The files that the process itself needs, and to which no sink may write: the configuration and the handlers.
+/// No sink may write to the configuration and the handlers.
 struct OwnFiles {
     config: Option<FileIdentity>,
-    /// The identities of the handler files. A handler file may have a second name outside the folder of handlers.
+    /// The identities, because a handler file may have a second name outside the folder of handlers.
     handlers: BTreeSet<FileIdentity>,
-    /// The canonical path of the folder of handlers.
+    /// The canonical path.
     handler_folder: PathBuf,
 }
 
 impl OwnFiles {
-    /// Finds the files. Leaves out files and folders that cannot be read, because the load of the handlers reports
-    /// them.
+    /// Leaves out files and folders that cannot be read, because the load of the handlers reports them.
     fn new(loaded: &LoadedConfig) -> Self {
         let identity = |path: &Path| std::fs::metadata(path).ok().as_ref().map(file_identity);
         let folder: &Path = &loaded.config.plugins.dir;
@@ -265,8 +262,8 @@ impl OwnFiles {
         }
     }
 
-    /// Returns the purpose of a file; `None` if the process does not need the file. A missing file with the name of a
-    /// handler also has a purpose, because the process would load the new file.
+    /// A missing file with the name of a handler also has a purpose, because the process would load the new file.
+    /// `None` if the process does not need the file.
     fn purpose(&self, path: &Path, metadata: Option<&Metadata>) -> Option<&'static str> {
         let identity = metadata.map(file_identity);
         if identity.is_some() && identity == self.config {
@@ -279,7 +276,6 @@ impl OwnFiles {
     }
 }
 
-/// Returns whether the name of a file ends like the name of a handler.
 fn is_handler_name(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "wasm")
 }
@@ -295,7 +291,6 @@ fn has_older_file(pattern: &FilePattern) -> bool {
     })
 }
 
-/// The path of a file sink, and its setting in the configuration.
 struct FileSinkPath<'a> {
     loaded: &'a LoadedConfig,
     setting: String,
@@ -318,9 +313,9 @@ impl FileSinkPath<'_> {
         self.error(&format!("cannot be written: {error}. {advice}")).caused_by(error)
     }
 
-    /// Rejects a path that does not lead to a regular file. Also rejects the file of a source or of another sink, the
-    /// configuration, a handler, and a file to which this process cannot write. This method checks the kind of the file
-    /// before it opens the file, because opening a pipe might block.
+    /// Rejects a path that does not lead to a regular file, the file of a source or of another sink, the configuration,
+    /// a handler, and a file to which this process cannot write. Checks the kind of the file before opening it, because
+    /// opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,
@@ -371,8 +366,8 @@ impl FileSinkPath<'_> {
         Err(self.error(&format!("is the same file as {setting}: each sink needs its own file")))
     }
 
-    /// Opens the file. Returns the sink and, for each stream, the number of messages that the file has after its
-    /// recorded length and that the store lacks.
+    /// Returns the sink and, for each stream, the number of messages after the recorded length of the file that the
+    /// store lacks.
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
         let link_mark_name = FileSink::link_mark_name(self.path);
@@ -400,8 +395,8 @@ impl FileSinkPath<'_> {
     }
 }
 
-/// Returns the mark of the last start, if the path of the sink is a link. This mark describes the file that the last
-/// run wrote, even if the link led to another file when this run started, or leads to another file now.
+/// If the path of the sink is a link, returns the mark of the last start. It describes the file that the last run
+/// wrote, even if the link led to another file when this run started, or leads to another file now.
 async fn last_mark(
     store: &dyn Store,
     link_mark_name: Option<&str>,
@@ -411,8 +406,8 @@ async fn last_mark(
     store.mark(&String::from_utf8_lossy(&last)).await
 }
 
-/// Returns all messages in the outboxes of the configured streams. Includes the messages of all sinks, because the sink
-/// of a message may have written to another file in an earlier run.
+/// Includes the messages of all sinks, because the sink of a message may have written to another file in an earlier
+/// run.
 async fn unpublished_messages(
     config: &Config,
     store: &dyn Store,

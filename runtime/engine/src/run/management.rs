@@ -17,9 +17,7 @@ use ordain_config::{LoadedConfig, ManagementUrl};
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// Time limit of a request to the management API.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two warnings that the management API cannot be used.
 pub(super) const WARN_INTERVAL: Duration = Duration::from_hours(1);
 /// Maximum size of an answer about all queues or bindings of a virtual host, in bytes: enough for about 50,000 queues.
 const ANSWER_BYTES: u64 = 16 << 20;
@@ -28,7 +26,6 @@ const ANSWER_BYTES: u64 = 16 << 20;
 const BINDING_COLUMNS: &str =
     "?columns=source,destination,destination_type,routing_key,properties_key";
 
-/// The management API of the broker.
 #[derive(Debug)]
 pub(super) struct ManagementApi {
     agent: ureq::Agent,
@@ -46,7 +43,6 @@ pub(super) struct BindingAnswer {
     pub(super) destination_type: String,
     #[serde(default)]
     routing_key: String,
-    /// The name of the binding in a path of the API.
     #[serde(default)]
     properties_key: String,
 }
@@ -58,7 +54,6 @@ struct ConsumersAnswer {
     consumer_details: Option<Vec<ConsumerAnswer>>,
 }
 
-/// A consumer of a queue.
 #[derive(Debug, Deserialize)]
 pub(super) struct ConsumerAnswer {
     #[serde(default)]
@@ -92,7 +87,7 @@ impl From<BindingAnswer> for Binding {
 }
 
 impl ManagementApi {
-    /// Returns the API that `broker.management` names; `None` if this setting is missing.
+    /// `None` if `broker.management` is missing.
     pub(super) fn of(loaded: &LoadedConfig, broker: &Arc<BrokerEndpoint>) -> Option<Arc<Self>> {
         let url = loaded.config.broker.as_ref()?.management.clone()?;
         let agent = https::agent(&url.0).timeout_global(Some(REQUEST_TIMEOUT)).build().into();
@@ -101,7 +96,6 @@ impl ManagementApi {
         Some(Arc::new(Self { agent, url, broker, bindings_throttle }))
     }
 
-    /// Reads all bindings of the virtual host.
     pub(super) fn all_bindings(&self) -> Result<Vec<BindingAnswer>, String> {
         self.read("/api/bindings/", BINDING_COLUMNS)
     }
@@ -118,8 +112,7 @@ impl ManagementApi {
         })
     }
 
-    /// Reads an answer as [`Self::read`] does. If the answer has status 404, for example because a queue in the path
-    /// does not exist, returns `None`.
+    /// Returns `None` for an answer with status 404, for example because a queue in the path does not exist.
     fn read_existing<T: DeserializeOwned>(
         &self,
         before: &str,
@@ -173,7 +166,6 @@ impl ManagementApi {
         consumer_details.ok_or_else(unknown).map(Some)
     }
 
-    /// Logs that bindings cannot be read, at most once in each [`WARN_INTERVAL`].
     pub(super) fn warn_unread_bindings(&self, error: &str) {
         if self.bindings_throttle.lock().unwrap_or_else(PoisonError::into_inner).allow() {
             tracing::warn!("bindings not checked: {error}; Ordain repeats the check");
@@ -206,8 +198,7 @@ impl BindingList for ManagementApi {
     }
 }
 
-/// Returns the command that removes a binding through the management API at `origin`. RabbitMQ's own commands differ
-/// from version to version, and `rabbitmqctl` has none for this purpose.
+/// RabbitMQ's own commands differ from version to version, and `rabbitmqctl` has none for this purpose.
 fn unbind_command(origin: &str, virtual_host: &str, binding: &BindingAnswer) -> String {
     let kind = if binding.leads_to_exchange() { "e" } else { "q" };
     format!(

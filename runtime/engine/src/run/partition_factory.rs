@@ -15,16 +15,14 @@ use ordain_config::LoadedConfig;
 use ordain_store::Store;
 use ordain_wasm::{HandlerRegistry, WorkerPool};
 
-/// The values that the consumers of a stream in this process share.
+/// The consumers of a stream in this process share these values.
 #[derive(Debug, Default, Clone)]
 pub(super) struct StreamConsumers {
     /// The newest prefetch (maximum number of unacknowledged deliveries) of the consumers.
     pub(super) last_prefetch: LastPrefetch,
-    /// The fault of the stream's exchange.
     pub(super) exchange_fault: Arc<ExchangeFault>,
 }
 
-/// The parts of the process that all partitions share.
 pub(super) struct PartitionFactory<'a> {
     pub(super) loaded: &'a LoadedConfig,
     pub(super) once: bool,
@@ -34,25 +32,20 @@ pub(super) struct PartitionFactory<'a> {
     pub(super) broker: Option<Arc<BrokerEndpoint>>,
     /// The tag of the consumers of this process in the broker; empty without a broker.
     pub(super) consumer_tag: Arc<str>,
-    /// The management API of the broker, if the configuration names it.
     pub(super) management: Option<Arc<ManagementApi>>,
-    /// Limits for requests to replay servers.
     pub(super) replay_limits: replay::ReplayLimits,
     /// The notifiers of the queues that this process reads or adds events to.
     pub(super) notifiers: Arc<QueueNotifiers>,
     /// Becomes true when idle partitions are allowed to end; used only with `once`.
     pub(super) may_end: watch::Sender<bool>,
-    /// The values that the consumers of each stream share.
     pub(super) consumers: RefCell<BTreeMap<Arc<str>, StreamConsumers>>,
-    /// The gates of the streams with a source in the broker. A gate is closed while the broker refuses the topology of
-    /// a new stream.
+    /// A gate is closed while the broker refuses the topology of a new stream.
     pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
     pub(super) committed_batches: mpsc::Sender<CommittedBatch>,
     pub(super) publisher_commands: mpsc::Sender<PublisherCommand>,
 }
 
 impl PartitionFactory<'_> {
-    /// Returns the gate of a stream with a source in the broker.
     pub(super) fn gate(&self, stream: &str) -> TopologyGate {
         // The preparation of the broker creates the gate of each stream with a source in the broker.
         let accepted = || TopologyGate::new(None).1;

@@ -30,24 +30,21 @@ use ordain_util::wait;
 
 /// Delay before this instance repeats a refused request for a lease (the right of an instance to a partition).
 const LEASE_RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Interval between two reports of this instance's pending work.
 const REPORT_INTERVAL: Duration = Duration::from_secs(2);
-/// Interval between two checks whether all partitions are idle.
 const IDLE_CHECK_INTERVAL: Duration = Duration::from_millis(20);
 /// Extra time that `run --once` waits for a partition of another instance after the lease of that instance should have
 /// expired. If that instance died, the partition becomes free only when the lease expires.
 const HOLDER_GRACE_DELAY: Duration = Duration::from_secs(2);
 
-/// A running operation on a partition, such as its start or its release.
+/// An operation such as the start or the release of a partition.
 type PartitionFuture<'a, T> = Pin<Box<dyn Future<Output = (Partition, Result<T, RunError>)> + 'a>>;
 
-/// A partition that this instance owns, claims or releases.
 struct OwnedPartition {
     ownership: Arc<Ownership>,
     is_driven: bool,
 }
 
-/// The reason why this instance can get the lease of a partition.
+/// Explains why this instance can get a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ClaimReason {
     NeverOwned,
@@ -75,7 +72,6 @@ impl ClaimReason {
     }
 }
 
-/// A lease that this instance releases or has released.
 struct ReleasedLease {
     epoch: u64,
     /// The time when the store confirmed the release; `None` before the confirmation.
@@ -87,17 +83,16 @@ pub(super) struct PartitionManager<'a> {
     factory: &'a PartitionFactory<'a>,
     status: &'a RunStatus,
     heartbeat: &'a mut Heartbeat,
-    /// The membership table from which `share` was computed.
+    /// `share` was computed from this table.
     table: Arc<MembershipTable>,
     share: BTreeSet<Partition>,
     /// The instance that should own each partition. Empty with `once`, because this instance then needs all partitions.
     distribution: BTreeMap<Partition, InstanceId>,
     owned: BTreeMap<Partition, OwnedPartition>,
     leasing: FuturesUnordered<PartitionFuture<'a, LeaseReply>>,
-    /// The reasons why this instance can get leases: one reason for each partition whose lease was requested since the
-    /// previous log line about started partitions.
+    /// One reason for each partition whose lease was requested since the previous log line about started partitions.
     claim_reasons: BTreeMap<Partition, ClaimReason>,
-    /// The started partitions that are not logged yet: their numbers, by stream and reason.
+    /// The numbers of partitions that are not logged yet, by stream and reason.
     started_partitions: BTreeMap<(Arc<str>, ClaimReason), BTreeSet<u32>>,
     /// Partitions that are starting. The result of a start is `None` if this instance cannot drive the partition, for
     /// example because another instance owns it now.
@@ -110,17 +105,16 @@ pub(super) struct PartitionManager<'a> {
     retry_at: BTreeMap<Partition, Instant>,
     /// With `once`: partitions whose drivers have nothing left to do. This instance no longer requests their leases.
     finished: BTreeSet<Partition>,
-    /// Partitions for which this instance has logged that it waits until another instance releases them.
+    /// This instance has logged that it waits until another instance releases these partitions.
     logged_waits: BTreeSet<Partition>,
     /// The names of the members, and of two kinds of former members: the holders of leases, and the previous owners
     /// that a pending log line names.
     names: BTreeMap<InstanceId, String>,
-    /// `true` after this instance has logged that it is ready.
     has_logged_ready: bool,
     /// The state of the broker, as this instance has published it to the other instances.
     broker_health: BrokerHealth,
     is_ending: bool,
-    /// Number of messages that the ended drivers left unpublished.
+    /// The ended drivers left these messages unpublished.
     unpublished: usize,
     started: Instant,
 }
@@ -213,8 +207,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Logs the partitions that this instance has begun to process. Logs nothing while a request for a lease, or the
-    /// start of a partition, is running; a later call then logs these partitions.
+    /// Logs nothing while a request for a lease, or the start of a partition, is running; a later call then logs these
+    /// partitions.
     fn log_started_partitions(&mut self) {
         if !self.leasing.is_empty() || !self.starting.is_empty() {
             return;
@@ -238,8 +232,7 @@ impl<'a> PartitionManager<'a> {
         self.log_ready();
     }
 
-    /// Logs once that this instance is ready, and names the source of each of its streams. The instance is ready when
-    /// all partitions of its share receive events.
+    /// Logs this once, with the source of each stream, when all partitions of the share receive events.
     fn log_ready(&mut self) {
         if self.has_logged_ready || self.factory.once || self.is_ending || self.share.is_empty() {
             return;
@@ -280,7 +273,6 @@ impl<'a> PartitionManager<'a> {
         all_idle && was_empty && is_empty && before == after
     }
 
-    /// Monitors whether this process can use the broker, if the configuration has a broker.
     fn watch_broker_health(&self) -> watch::Receiver<BrokerStatus> {
         let PartitionFactory { loaded, broker, .. } = self.factory;
         let lease = Duration::from_millis(loaded.config.runtime.lease.0);
@@ -290,8 +282,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Publishes whether this process can use the broker: always to status reports, and to the other instances if any
-    /// stream receives its events from the broker.
+    /// Status reports always get this state. The other instances get it if any stream receives its events from the
+    /// broker.
     fn update_broker_health(&mut self, status: &BrokerStatus) {
         if self.factory.broker.is_some() {
             self.status.set_broker_connected(status.error.is_none());
@@ -329,7 +321,6 @@ impl<'a> PartitionManager<'a> {
         self.factory.loaded.config.streams.values().any(uses_broker)
     }
 
-    /// Returns whether this process consumes a queue of the broker now.
     fn consumes_queue(&self) -> bool {
         let streams = &self.factory.loaded.config.streams;
         self.owned.iter().any(|(partition, owned)| {
@@ -413,8 +404,7 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// Logs that this instance hands a partition over, with the reason and, if another instance should own the
-    /// partition, the name of that instance.
+    /// The log line states the reason and the instance that should own the partition now.
     fn log_reassigned(&self, partition: &Partition) {
         let owner = self.distribution.get(partition);
         let is_refused = |id: &InstanceId| {
@@ -438,8 +428,7 @@ impl<'a> PartitionManager<'a> {
         );
     }
 
-    /// Adds the names of the members. Removes the names of former members, except the holders of leases and the
-    /// previous owners that a pending log line names.
+    /// Keeps the names of holders of leases, and of previous owners that a pending log line names.
     fn update_names(&mut self, table: &MembershipTable) {
         let last_owner = |reason: &ClaimReason| match reason {
             ClaimReason::Expired(id) => Some(*id),
@@ -522,7 +511,7 @@ impl<'a> PartitionManager<'a> {
             let mut phases = ownership.phases();
             let config = tokio::select! {
                 parts = factory.start_partition(&partition, epoch, Arc::clone(&ownership), &progress) => parts,
-                // Another instance owns the partition now, or is about to own it.
+                // Another instance owns the partition now, or will soon own it.
                 _ = phases.changed_from(OwnershipPhase::Owned) => Ok(None),
             };
             (partition, config.map(|started| started.map(Box::new)))
@@ -547,8 +536,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Releases the partition of a driver that has ended. Returns an error if the driver failed. If a service (a run
-    /// without `once`) lost the partition to another instance, this is not an error.
+    /// Releases the partition. Returns an error if the driver failed, but not if a service (a run without `once`) lost
+    /// the partition to another instance.
     fn handle_driver_end(
         &mut self,
         partition: Partition,

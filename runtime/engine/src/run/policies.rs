@@ -33,25 +33,23 @@ use topology_finding::{RoutingFaults, TopologyFinding, partition_of};
 /// Interval between two checks while a stream receives no events because of a finding, and between the first incomplete
 /// checks (see [`QueueFindings::is_incomplete`]).
 const FAULT_CHECK_INTERVAL: Duration = Duration::from_mins(1);
-/// Number of incomplete checks in a row after which the interval is as long as usual. RabbitMQ shows a new queue and
+/// After this number of incomplete checks in a row, the interval is as long as usual. RabbitMQ shows a new queue and
 /// its policies within seconds, so the state then probably lasts, for example because the collection of metrics is
 /// disabled.
 const INCOMPLETE_CHECKS_LIMIT: u32 = 5;
-/// Time after which a queue whose policies are unknown is reported: longer than RabbitMQ needs to show the policies of a
-/// new queue.
+/// Time after which a queue whose policies are unknown is reported: longer than RabbitMQ needs to show the policies of
+/// a new queue.
 const UNREAD_POLICIES_LIMIT: Duration = Duration::from_secs(30);
-/// Maximum size of a text of the broker in a warning, in bytes.
 const TEXT_BYTES: usize = 100;
-/// Number of queues with unreadable consumers at which a check stops reading the consumers of queues. If the API does
-/// not answer, each request takes seconds.
+/// A check stops reading consumers at this number of errors. If the API does not answer, each request takes seconds.
 const CONSUMER_ERRORS_LIMIT: usize = 3;
 /// The path of the request for all queues of a virtual host, before and after the name of the virtual host. The request
 /// names the fields of [`QueueAnswer`], so that the answer has no statistics.
 const QUEUES_PATH: [&str; 2] =
     ["/api/queues/", "?columns=name,arguments,effective_policy_definition,policy,operator_policy"];
 
-/// The settings with which RabbitMQ loses events: the name in a policy, and the effect. The queue argument for the same
-/// setting has this name with the prefix `x-`.
+/// RabbitMQ loses events with these settings. Each has its name in a policy, and its effect. The queue argument for the
+/// same setting has this name with the prefix `x-`.
 const LOSSY_SETTINGS: [(&str, &str); 5] = [
     ("message-ttl", "RabbitMQ drops each event that has waited for this time (in ms)"),
     (
@@ -72,11 +70,10 @@ const LOSSY_SETTINGS: [(&str, &str); 5] = [
         "RabbitMQ drops an event after this number of deliveries, for example after several crashes",
     ),
 ];
-/// The setting that limits the time for which a consumer may keep a delivery without an acknowledgement.
+/// Limits the time for which a consumer may keep a delivery without an acknowledgement.
 const CONSUMER_TIMEOUT: &str = "consumer-timeout";
 
-/// A setting of a queue with which RabbitMQ loses or repeats events, or another reason for a loss or repetition of
-/// events.
+/// A reason for a loss or repetition of events, such as a setting of a queue.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 struct QueueWarning {
     effect: SettingEffect,
@@ -91,7 +88,7 @@ enum SettingEffect {
 }
 
 impl QueueWarning {
-    /// Logs the warning. `stream` is the stream that the warning concerns, unless the text names a queue of the stream.
+    /// `stream` is the stream that the warning concerns, unless the text names a queue of the stream.
     fn log(&self, stream: Option<&str>) {
         let effect = match self.effect {
             SettingEffect::Loss => "lose",
@@ -102,26 +99,24 @@ impl QueueWarning {
     }
 }
 
-/// The result of a check of the queues.
 #[derive(Debug, Default)]
 struct QueueFindings {
-    /// A warning for each setting with which RabbitMQ loses or repeats events.
+    /// One for each setting with which RabbitMQ loses or repeats events.
     warnings: Vec<QueueWarning>,
     /// The first existing queue whose policies the management API does not show. RabbitMQ shows the policies of a queue
     /// about ten seconds after the declaration of the queue. It shows no policies if the collection of metrics is
     /// disabled.
     unread_policies: Option<String>,
-    /// True if a queue does not exist, or not yet.
     has_missing_queue: bool,
     /// The missing bindings, and the consumers, queues and exchanges that take events from a stream.
     topology: Vec<TopologyFinding>,
-    /// The error because of which the bindings are unknown; `None` if the bindings were checked, or need no check.
+    /// The reason why the bindings are unknown; `None` if they were checked, or need no check.
     bindings_error: Option<String>,
     /// For each partition whose queue has unknown consumers: the error because of which they are unknown.
     consumers_errors: BTreeMap<Partition, String>,
 }
 
-/// The queues of a configuration, and the management API that describes their settings.
+/// The queues, and the management API that describes their settings.
 pub(super) struct QueuePolicies {
     api: Arc<ManagementApi>,
     queues: Vec<ConsumedQueue>,
@@ -129,7 +124,6 @@ pub(super) struct QueuePolicies {
     own_consumers: OwnConsumers,
 }
 
-/// A queue of a stream.
 struct ConsumedQueue {
     partition: Partition,
     name: String,
@@ -154,8 +148,7 @@ struct QueueAnswer {
 }
 
 impl QueueAnswer {
-    /// Returns the text of a setting. `name` is the name of the setting in a policy. An argument of the queue takes
-    /// precedence over a policy.
+    /// `name` is the name of the setting in a policy. An argument of the queue takes precedence over a policy.
     fn setting(&self, name: &str) -> Option<&str> {
         let argument = self.arguments.get(format!("x-{name}"));
         argument.or_else(|| self.effective_policy_definition.get(name))?.as_str()
@@ -163,9 +156,8 @@ impl QueueAnswer {
 }
 
 impl QueuePolicies {
-    /// Returns the queues of a configuration. Returns `None` without `api`, or if no stream reads a queue of the
-    /// broker. `consumer_tag` is the tag of the consumers of all processes with the same store; `None` if the tag is
-    /// unknown.
+    /// Returns `None` without `api`, or if no stream reads a queue of the broker. `consumer_tag` is the tag of the
+    /// consumers of all processes with the same store, if it is known.
     pub(super) fn of(
         loaded: &LoadedConfig,
         api: Option<&Arc<ManagementApi>>,
@@ -190,9 +182,9 @@ impl QueuePolicies {
         (!queues.is_empty()).then_some(Self { api, queues, exchanges, own_consumers })
     }
 
-    /// Reads the settings and consumers of all queues. Also reads the bindings if another program declares bindings of
-    /// a stream, or if a stream has several partitions. Ignores queues that do not exist. Returns an error if the
-    /// management API does not answer, or refuses the request for the queues.
+    /// Reads the bindings only if another program declares bindings of a stream, or if a stream has several partitions.
+    /// Ignores queues that do not exist. Returns an error if the management API does not answer, or refuses the request
+    /// for the queues.
     async fn check(self: &Arc<Self>) -> Result<QueueFindings, String> {
         let this = Arc::clone(self);
         let reading = tokio::task::spawn_blocking(move || this.read_findings());
@@ -217,8 +209,7 @@ impl QueuePolicies {
 }
 
 impl QueueFindings {
-    /// Checks the settings of queues and, if `routes` contains the bindings, the bindings of the queues. An error
-    /// in `routes` is the reason why the bindings could not be read.
+    /// Checks the bindings only if `routes` has them. An error in `routes` is the reason why they are unknown.
     fn of(
         queues: &[ConsumedQueue],
         answers: &[QueueAnswer],
@@ -241,9 +232,8 @@ impl QueueFindings {
         Self { bindings_error: routes.err().cloned(), ..findings }
     }
 
-    /// Adds a finding for each queue with a consumer of another program. `read` returns the consumers of a queue.
-    /// Ignores queues that do not exist. After [`CONSUMER_ERRORS_LIMIT`] errors, the consumers of the remaining queues
-    /// count as unknown.
+    /// `read` returns the consumers of a queue. Ignores queues that do not exist. After [`CONSUMER_ERRORS_LIMIT`]
+    /// errors, the consumers of the remaining queues count as unknown.
     fn add_consumers(
         &mut self,
         queues: &[ConsumedQueue],
@@ -274,8 +264,7 @@ impl QueueFindings {
         self.has_missing_queue || self.unread_policies.is_some()
     }
 
-    /// Returns the time until the next check. `incomplete_checks` is the number of incomplete checks in a row; this
-    /// check counts too.
+    /// `incomplete_checks` is the number of incomplete checks in a row, including this check.
     fn next_check(&self, incomplete_checks: u32) -> Duration {
         let has_fault = self.topology.iter().any(|finding| finding.fault.is_some());
         if has_fault || (1..=INCOMPLETE_CHECKS_LIMIT).contains(&incomplete_checks) {
@@ -285,7 +274,7 @@ impl QueueFindings {
         }
     }
 
-    /// Returns whether this check could not determine if a partition has a fault.
+    /// True if this check could not determine the fault of the partition.
     fn is_unchecked(&self, fault: RoutingFault, partition: &Partition) -> bool {
         match fault {
             RoutingFault::MissingBinding => self.bindings_error.is_some(),
@@ -296,7 +285,7 @@ impl QueueFindings {
 }
 
 impl ConsumedQueue {
-    /// Returns a warning for each setting of the queue with which RabbitMQ loses or repeats events.
+    /// Warns of each setting with which RabbitMQ loses or repeats events.
     fn warnings(&self, answer: &QueueAnswer) -> Vec<QueueWarning> {
         let policies: Vec<String> =
             [("policy", &answer.policy), ("operator policy", &answer.operator_policy)]
@@ -320,7 +309,7 @@ impl ConsumedQueue {
                 warnings.push(QueueWarning { effect, text });
             };
             for (setting, words) in LOSSY_SETTINGS {
-                // A negative delivery limit means that there is no limit.
+                // A negative delivery limit is no limit.
                 if let Some(value) =
                     value(setting).filter(|value| value.as_i64().is_none_or(|n| n >= 0))
                 {
@@ -375,13 +364,11 @@ impl ConsumedQueue {
     }
 }
 
-/// Returns a text of the broker for a warning, limited in length.
 fn cut(text: &str) -> String {
     truncated(text.to_owned(), TEXT_BYTES)
 }
 
-/// Appends the findings about the policies of a broker. Appends nothing if `broker.management` is set, but no stream
-/// reads a queue.
+/// Appends nothing if `broker.management` is set, but no stream reads a queue.
 pub(super) async fn inspect(
     loaded: &LoadedConfig,
     broker: &Arc<BrokerEndpoint>,
@@ -465,14 +452,12 @@ pub(super) fn report_unread_settings(loaded: &LoadedConfig) {
 /// The streams whose policies and bindings Ordain cannot read.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct UnreadStreams<'a> {
-    /// The streams that read a queue.
     all: Vec<&'a str>,
-    /// The streams with an exchange and `declare = false`.
     undeclared: Vec<&'a str>,
 }
 
 impl<'a> UnreadStreams<'a> {
-    /// Returns the streams of a configuration. Returns no stream if `broker.management` is set.
+    /// Empty if `broker.management` is set.
     fn of(loaded: &'a LoadedConfig) -> Self {
         let mut unread = Self::default();
         if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {
@@ -582,7 +567,7 @@ mod tests {
 
     use super::*;
 
-    /// Returns the queue `orders`, which another program binds to the exchange `shop`.
+    /// Another program binds the queue `orders` to the exchange `shop`.
     pub(super) fn foreign_queue() -> ConsumedQueue {
         ConsumedQueue {
             partition: partition_of(&"orders".into(), 0),

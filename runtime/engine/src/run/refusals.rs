@@ -18,9 +18,8 @@ use ordain_util::backoff::Backoff;
 use ordain_util::log_throttle::LogThrottle;
 use ordain_util::wait::shortened;
 
-/// Delays between two preparations of a stream that the broker refuses.
+/// Delays between preparations of a refused stream.
 const REFUSED_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-/// Time between two log lines about a stream that the broker refuses.
 const REFUSED_LOG_INTERVAL: Duration = Duration::from_secs(30);
 /// Delays after a preparation that found no refusal, although the broker had refused a consumer of the stream. Without
 /// these delays, each refusal of a consumer would start a preparation, and each preparation makes many requests.
@@ -41,13 +40,12 @@ fn is_refusal(error: &BrokerError, is_known: bool) -> bool {
     !is_known || error.is_access_refused()
 }
 
-/// Returns the streams that the broker refuses to this process.
 pub(super) fn refused_streams(monitors: &[RefusalMonitor]) -> BTreeSet<String> {
     let refused = monitors.iter().filter(|monitor| monitor.refusal.is_some());
     refused.map(|monitor| monitor.stream.name().to_owned()).collect()
 }
 
-/// Runs the monitors of all streams. This function never returns.
+/// Never returns.
 pub(super) async fn watch(
     loaded: &LoadedConfig,
     broker: Option<&Arc<BrokerEndpoint>>,
@@ -60,13 +58,12 @@ pub(super) async fn watch(
     std::future::pending::<()>().await;
 }
 
-/// The monitor of the broker's refusals of one stream.
 pub(super) struct RefusalMonitor {
     stream: StreamTopology,
-    /// The reason why the broker refuses the stream; `None` if the broker accepts the stream.
+    /// `None` if the broker accepts the stream.
     refusal: Option<String>,
     gate: TopologyGate,
-    /// Closes the gate with the reason of a refusal, and opens the gate with `None`.
+    /// Closes the gate with a reason, and opens it with `None`.
     gate_control: watch::Sender<Option<String>>,
 }
 

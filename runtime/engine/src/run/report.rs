@@ -9,10 +9,8 @@ use ordain_store::{KeyFilter, Store, StoreError};
 use ordain_util::command::PrintedCommand;
 use ordain_util::text::pluralized;
 
-/// Maximum number of keys that one request to the store returns during the count of held events.
 const KEY_PAGE_LIMIT: usize = 1_000;
 
-/// Maximum number of streams that the text of the report names for each blocked status.
 const STREAM_LIMIT: usize = 10;
 
 /// The result of a run.
@@ -43,7 +41,7 @@ const BLOCKED_STATUSES: [(KeyStatus, &str, &str); 3] = [
 ];
 
 impl HeldTotals {
-    /// Counts the held events and blocked keys of a store. Reads the record of every key.
+    /// Reads the record of every key.
     pub(super) async fn count(store: &dyn Store) -> Result<Self, StoreError> {
         let mut held = Self::default();
         for stream in store.streams().await? {
@@ -71,7 +69,6 @@ impl HeldTotals {
         *self != Self::default()
     }
 
-    /// Returns the streams with keys of this status, each with the number of these keys.
     fn streams(&self, status_index: usize) -> impl Iterator<Item = (&str, u64)> {
         let entries = self.keys.iter().filter(move |((status, _), _)| *status == status_index);
         entries.map(|((_, stream), keys)| (&**stream, *keys))

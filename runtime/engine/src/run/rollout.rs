@@ -33,10 +33,8 @@ use ordain_wasm::{
     LoadError, LoadOutcome, PluginFolder,
 };
 
-/// Interval between two scans of the folder. The scans supplement the notifications of changes, because not every file
-/// system sends notifications.
+/// The scans supplement the notifications of changes, because not every file system sends notifications.
 const FOLDER_SCAN_INTERVAL: Duration = Duration::from_secs(2);
-/// Delay before the next request to the store after a failed request.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Delay before a scan. Changes that belong together usually arrive within this delay, so that one scan finds all of
 /// them.
@@ -44,7 +42,7 @@ const DEBOUNCE_DELAY: Duration = Duration::from_millis(50);
 /// Time between two warnings that the folder cannot be read, or that no rollout can be written.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The pending result of loading a handler file.
+/// The result of loading a handler file.
 type PendingLoad = oneshot::Receiver<Result<Arc<Handler>, LoadError>>;
 
 pub(super) struct RolloutController<'a> {
@@ -53,17 +51,15 @@ pub(super) struct RolloutController<'a> {
     handlers: &'a Arc<HandlerRegistry>,
     membership: Membership,
     table: Arc<MembershipTable>,
-    /// The state of each stream's rollout.
     states: BTreeMap<Arc<str>, RolloutState>,
     folder_throttle: LogThrottle,
     rollout_throttle: LogThrottle,
 }
 
-/// The state of a stream's rollout in this instance.
 #[derive(Default)]
 struct RolloutState {
     memory: RolloutMemory,
-    /// The time since which this instance lacks the version of the rollout.
+    /// Since this time, this instance lacks the version of the rollout.
     missing_since: Option<Instant>,
 }
 
@@ -87,8 +83,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Applies the changes of the folder and of the rollouts in the store, until the future is dropped. With `once`,
-    /// returns an error if a version is missing for longer than the lease duration.
+    /// Never returns without an error. With `once`, a version that is missing for longer than the lease duration is an
+    /// error.
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (notify_change, mut changes) = mpsc::channel(1);
         let _watcher = self.watch_folder(notify_change);
@@ -152,7 +148,7 @@ impl<'a> RolloutController<'a> {
         None
     }
 
-    /// Watches the folder for changes. If watching fails, only the scans at each `FOLDER_SCAN_INTERVAL` find changes.
+    /// If watching fails, only the scans at each `FOLDER_SCAN_INTERVAL` find changes.
     fn watch_folder(&self, notify_change: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // If a notification already waits, drop this notification: the next scan finds all changes.
@@ -180,7 +176,6 @@ impl<'a> RolloutController<'a> {
             .ok()
     }
 
-    /// Starts a scan of the folder.
     fn start_scan(&self) -> JoinHandle<io::Result<PluginFolder>> {
         let dir = self.loaded.config.plugins.dir.clone();
         tokio::task::spawn_blocking(move || {
@@ -190,7 +185,7 @@ impl<'a> RolloutController<'a> {
         })
     }
 
-    /// Passes the result of a scan to the catalog, and logs new invalid file names and removed handlers.
+    /// Logs new invalid file names and removed handlers.
     fn handle_scan(&mut self, folder: io::Result<PluginFolder>) {
         let folder = match folder {
             Ok(folder) => folder,
@@ -228,7 +223,7 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Starts to load a file on a thread of its own. Meanwhile, other versions continue to run.
+    /// Other versions continue to run while the thread loads the file.
     fn start_load(&self, file: &HandlerFile) -> PendingLoad {
         tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
         let (sender, receiver) = oneshot::channel();
@@ -359,7 +354,7 @@ impl<'a> RolloutController<'a> {
         retry_at
     }
 
-    /// Switches a stream to the version of its rollout, or records why this instance lacks that version.
+    /// Records the reason if this instance lacks the version of the rollout.
     fn apply_rollout(
         &self,
         stream: &Arc<str>,
@@ -398,7 +393,6 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Returns the reason why this instance lacks the version of a rollout.
     fn missing_reason(&self, name: &str, rollout: &Rollout) -> String {
         let dir = self.loaded.config.plugins.dir.display();
         let configured_elsewhere = || {
@@ -442,8 +436,7 @@ impl<'a> RolloutController<'a> {
     }
 }
 
-/// Waits for the result of a load. Returns `None` if the thread of the load could not start or panicked. Never returns
-/// if no load is running.
+/// Returns `None` if the thread could not start or panicked. Never returns if no load is running.
 async fn load_finished(
     loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
@@ -453,7 +446,7 @@ async fn load_finished(
     }
 }
 
-/// Waits for the result of a scan. Never returns if no scan is running.
+/// Never returns if no scan is running.
 async fn scan_finished(
     pending_scan: &mut Option<JoinHandle<io::Result<PluginFolder>>>,
 ) -> io::Result<PluginFolder> {

@@ -10,7 +10,6 @@ use ordain_config::NumberingPolicy;
 use ordain_config::{LoadedConfig, SinkConfig};
 use ordain_store::Store;
 
-/// Adds the sinks of kind `stream`, and enables numbering for the file sinks whose messages need numbers.
 pub(super) fn add_sequenced_sinks(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

@@ -10,7 +10,6 @@ use ordain_store::BrokerHealth;
 use ordain_store::InstanceInfo;
 use ordain_store::{InstanceId, MembershipTable, Partition};
 
-/// Returns all partitions of the configured streams.
 pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     let partitions_of = |(name, stream): (&ResourceName, &StreamConfig)| {
         let name = name.shared();
@@ -20,8 +19,8 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
-/// Returns the instance that should own each partition, according to the membership table. All instances that have read
-/// the same table compute the same distribution. The result omits the partitions that no instance may claim now.
+/// All instances that have read the same table compute the same distribution. Omits the partitions that no instance may
+/// claim now.
 pub(super) fn distribution(
     loaded: &LoadedConfig,
     table: &MembershipTable,

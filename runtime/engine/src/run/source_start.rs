@@ -25,8 +25,8 @@ use ordain_util::file_pattern::FilePattern;
 use ordain_util::source_health::SourceState;
 use tokio::task::block_in_place;
 
-/// Divisor of a partition's memory budget: deliveries that the broker has sent and the driver has not taken may use one
-/// quarter. The sequencer accepts no deliveries while its own memory is at or above three quarters of the budget.
+/// Deliveries that the broker has sent and the driver has not taken may use a quarter of a partition's memory budget.
+/// The sequencer accepts no deliveries while its own memory is at or above three quarters of the budget.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
 /// Delay before the next scan of a folder whose files programs rename or truncate without a pause.
@@ -35,13 +35,11 @@ const SCAN_RETRY_DELAY: Duration = Duration::from_millis(200);
 /// Delay before the next attempt to write a checkpoint that the store did not accept.
 const CHECKPOINT_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// A running source, with its inbox and the name of its checkpoint.
 pub(super) struct StartedSource {
     pub(super) source: SourceHandle,
-    /// The inbox, which publishes to the broker the events received over HTTP. `None` if the stream has no inbox.
+    /// `None` if the stream has no inbox.
     pub(super) inbox: Option<Inbox>,
-    /// The name of the checkpoint from which a file source resumes; `None` for standard input and for the sources of
-    /// other kinds, which have no checkpoint.
+    /// `None` for standard input and for the sources of other kinds, which have no checkpoint.
     pub(super) checkpoint_name: Option<String>,
 }
 
@@ -86,8 +84,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Returns options for a reader of queues in the store. The caller sets the options in which the readers differ.
-    /// `limit` is the maximum number of events that may wait for the partition, in all shards together.
+    /// The caller sets the options in which the readers differ. `limit` is the maximum number of events that may wait
+    /// for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -111,9 +109,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// Starts the inbox of a partition. The inbox publishes to the broker the events received over HTTP. If the stream
-    /// has several partitions, the owner of partition 0 also reads the queue of events without a known partition.
-    /// Returns `None` if the configuration has no exchange for the stream.
+    /// If the stream has several partitions, the owner of partition 0 also reads the queue of events without a known
+    /// partition. Returns `None` if the configuration has no exchange for the stream.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,
@@ -176,7 +173,7 @@ impl PartitionFactory<'_> {
         Ok(Some(Inbox::start(routed, unrouted_options, early_limit, &gate, producer)))
     }
 
-    /// Starts the consumer of a broker's queue. The broker itself tracks acknowledgements.
+    /// The broker itself tracks acknowledgements.
     fn start_consumer(
         &self,
         name: &ResourceName,
@@ -227,8 +224,8 @@ impl PartitionFactory<'_> {
         })
     }
 
-    /// Starts a file source at its checkpoint, or at the beginning of its files if it has no usable checkpoint. Returns
-    /// the source and the name of its checkpoint; the name is `None` for standard input.
+    /// Without a usable checkpoint, the source starts at the beginning of its files. The name of the checkpoint is
+    /// `None` for standard input.
     async fn start_file(
         &self,
         name: &ResourceName,
@@ -329,7 +326,7 @@ impl PartitionFactory<'_> {
         Ok((source::read_file(options).map_err(RunError::Thread)?, Some(mark_name)))
     }
 
-    /// Scans the folder of a file source. An error names the setting of the path.
+    /// An error names the setting of the path.
     fn scan(
         &self,
         name: &ResourceName,

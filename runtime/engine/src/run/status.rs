@@ -56,20 +56,20 @@ struct RunState {
     partitions: Vec<Arc<PartitionMetrics>>,
     driven: usize,
     share: usize,
-    /// The time until which the membership of this process is valid; `None` before the process is a member.
+    /// `None` before the process is a member.
     lease_until: Option<watch::Receiver<MembershipExpiry>>,
     /// `None` if the start does not wait for the broker.
     broker_wait: Option<BrokerWait>,
-    /// True if the broker responds; `None` without a broker, and before the first check.
+    /// `None` without a broker, and before the first check.
     is_broker_connected: Option<bool>,
-    /// True while the ingress (the HTTP listener for producers) listens.
+    /// The ingress is the HTTP listener for producers.
     is_ingress_listening: bool,
     /// The number of requests to the ingress, by response status.
     requests: BTreeMap<u16, u64>,
     /// For each stream, the number of messages that sink files contained at the start and that the store lacked.
     lost_messages: BTreeMap<String, u64>,
     published: Arc<PublishedCounts>,
-    /// The states of the sinks of the kinds `amqp` and `file`, by the name of the sink.
+    /// The states of sinks of the kinds `amqp` and `file`.
     sinks: BTreeMap<String, Arc<SinkHealth>>,
 }
 
@@ -139,7 +139,6 @@ impl RunStatus {
         self.published_counts().get()
     }
 
-    /// Returns the counts to which the outbox publisher adds.
     pub(super) fn published_counts(&self) -> Arc<PublishedCounts> {
         Arc::clone(&self.lock().published)
     }
@@ -149,12 +148,11 @@ impl RunStatus {
         self.lock().sinks.clone()
     }
 
-    /// Adds the state of a sink of kind `amqp` or `file`.
     pub(super) fn add_sink(&self, name: &str, health: Arc<SinkHealth>) {
         self.lock().sinks.insert(name.to_owned(), health);
     }
 
-    /// Adds the number of a stream's messages that a sink file contains and that the store lacks.
+    /// The sink file contains these messages, and the store lacks them.
     pub(super) fn count_lost_messages(&self, stream: &str, messages: u64) {
         *self.lock().lost_messages.entry(stream.to_owned()).or_default() += messages;
     }
@@ -173,7 +171,7 @@ impl RunStatus {
         state.phase = RunPhase::ClaimingPartitions;
     }
 
-    /// Returns the metrics of a partition. All drivers of the partition share these metrics.
+    /// All drivers of the partition share these metrics.
     pub(super) fn partition(&self, partition: &Partition) -> Arc<PartitionMetrics> {
         let mut state = self.lock();
         if let Some(found) =
@@ -186,7 +184,6 @@ impl RunStatus {
         metrics
     }
 
-    /// Records that the start waits for the broker, because a request has failed with `error`.
     pub(super) fn begin_broker_wait(&self, error: &BrokerError) {
         let mut state = self.lock();
         let now = Timestamp::now();
@@ -201,7 +198,6 @@ impl RunStatus {
         });
     }
 
-    /// Records that the start does not wait for the broker any more.
     pub(super) fn end_broker_wait(&self) {
         self.lock().broker_wait = None;
     }
@@ -211,7 +207,6 @@ impl RunStatus {
         self.lock().broker_wait.clone()
     }
 
-    /// Records the receiver of the time until which the membership of this process is valid.
     pub(super) fn set_lease(&self, lease_until: watch::Receiver<MembershipExpiry>) {
         self.lock().lease_until = Some(lease_until);
     }
@@ -228,7 +223,6 @@ impl RunStatus {
         has_heartbeat && lease_until.borrow().is_some_and(|until| until <= Instant::now())
     }
 
-    /// Records whether the broker responds.
     pub(super) fn set_broker_connected(&self, is_connected: bool) {
         self.lock().is_broker_connected = Some(is_connected);
     }
@@ -254,7 +248,7 @@ impl RunStatus {
         (state.driven, state.share)
     }
 
-    /// Returns a report of the pending work of the driven partitions.
+    /// The report is about the driven partitions.
     pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> InstanceReport {
         let mut report = InstanceReport::default();
         for partition in driven {

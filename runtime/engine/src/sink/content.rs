@@ -7,7 +7,6 @@ use ordain_amqp::ExchangeSink;
 use ordain_cloudevents::{TextForm, letter_attributes, letter_event, message_event, message_id};
 use ordain_store::OutboxMessage;
 
-/// A message or dead letter to publish.
 #[derive(Debug, Clone)]
 pub(super) enum SinkContent {
     Message(OutboxMessage),
@@ -15,8 +14,7 @@ pub(super) enum SinkContent {
 }
 
 impl SinkContent {
-    /// Returns the name of the sink that must publish the content. Fails for a dead letter if its stream does not
-    /// forward dead letters.
+    /// Fails for a dead letter if its stream does not forward dead letters.
     pub(super) fn sink<'a>(
         &'a self,
         handle: &'a PartitionHandle,
@@ -31,7 +29,7 @@ impl SinkContent {
         }
     }
 
-    /// Returns the id of the content. A content has the same id each time it is published.
+    /// A content has the same id each time it is published.
     pub(super) fn id(&self, stream: &str) -> String {
         match self {
             Self::Message(message) => message_id(stream, message),
@@ -39,7 +37,6 @@ impl SinkContent {
         }
     }
 
-    /// Returns the approximate size of the content in memory, in bytes.
     pub(super) fn memory(&self) -> usize {
         match self {
             Self::Message(message) => message.emitted.message.memory(),
@@ -55,9 +52,8 @@ impl SinkContent {
         }
     }
 
-    /// Appends the content to `out`, encoded as a line. `sequence` is the number that the store has given to the
-    /// content; `None` if the messages of the sink have no numbers. `text_form` is the form of data that is text but
-    /// not JSON.
+    /// `sequence` is the number from the store; `None` if the messages of the sink have no numbers. `text_form` is the
+    /// form of data that is text but not JSON.
     pub(super) fn encode(
         &self,
         stream: &str,
@@ -75,8 +71,7 @@ impl SinkContent {
         }
     }
 
-    /// Adds the content to the sink of an exchange. `sequence` is the number that the store has given to the content;
-    /// `None` if the messages of the sink have no numbers.
+    /// `sequence` is the number from the store; `None` if the messages of the sink have no numbers.
     pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.add_message(stream, message, sequence),
@@ -84,7 +79,6 @@ impl SinkContent {
         }
     }
 
-    /// Returns the error that reports that the configuration lacks the sink `sink` of this content.
     pub(super) fn unknown_sink(&self, stream: &str, sink: &str) -> PublisherError {
         let (key, sequence) = match self {
             Self::Message(message) => (&*message.key, message.emitted.sequence),

@@ -32,26 +32,23 @@ use ordain_store::published_file::{FileFingerprint, OlderFile, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
-/// Size of a part of a file, in bytes. The sink rewrites kept lines in such parts, and searches a file for the end of
-/// its data in such parts.
+/// Part size for rewriting kept lines, and for searching the end of the data.
 const REWRITE_BYTES: usize = 1 << 20;
 
-/// An open file sink.
 #[derive(Debug)]
 pub(crate) struct FileSink {
     path: PathBuf,
     mark_name: String,
     file: File,
     inode: u64,
-    /// The fingerprint and the end of the written data. The next message is written after this end.
+    /// The next message is written after this end.
     tail: TailFingerprint,
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
     is_synced: bool,
     /// False after the sink has unlocked its file, because the path leads to another file, which is locked.
     is_locked: bool,
-    /// The lines of unpublished messages that the open file or an older file already contains. The sink must not write
-    /// these lines a second time.
+    /// The lines of unpublished messages that a file already contains. The sink must not write them a second time.
     kept: KeptLines,
     /// A position in the open file: the store has marked the messages of all lines before this position as published.
     unmarked_start: u64,
@@ -70,8 +67,7 @@ struct UnmarkedFile {
     end_run: u64,
 }
 
-/// An older file of the sink, which another program has renamed, and the part of the file that may have lines of
-/// unpublished messages.
+/// An older file of the sink, and the part that may have lines of unpublished messages.
 #[derive(Debug)]
 struct RenamedFile {
     inode: u64,
@@ -79,7 +75,7 @@ struct RenamedFile {
     range: Range<u64>,
 }
 
-/// An opened file sink that may contain more lines than the store has recorded.
+/// The sink may contain more lines than the store has recorded.
 #[derive(Debug)]
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
@@ -140,7 +136,7 @@ impl FileSinkRecovery {
             sink.kept.add(range, compared.unpublished);
         }
         let lost = sink.recover(file_length, outbox)?;
-        // Make the content of the file durable before the store's mark includes it.
+        // The store's mark must include only durable content.
         if !sink.is_synced {
             sink.file.sync_all()?;
         }
@@ -152,8 +148,8 @@ impl FileSinkRecovery {
 }
 
 impl FileSink {
-    /// Opens the file. `mark` is the store's record of the file's published length. Without a mark, the contents of the
-    /// file stay, and the sink writes new messages after these contents.
+    /// `mark` is the store's record of the file's published length. Without a mark, the contents of the file stay, and
+    /// the sink writes after these contents.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         // The lock comes before the first read of the length: another process may still append lines.
@@ -255,9 +251,8 @@ impl FileSink {
         Ok(lost)
     }
 
-    /// Writes a part of the file a second time, with the same content. If a sync of an earlier process failed, the
-    /// operating system may count this part as written although it is not on the disk. In this case, a sync alone would
-    /// not write this part to the disk.
+    /// Writes a part of the file a second time. If a sync of an earlier process failed, the operating system may count
+    /// this part as written although it is not on the disk. A sync alone would then not write it.
     fn rewrite(&mut self, range: Range<u64>) -> io::Result<()> {
         let mut buffer = vec![0; REWRITE_BYTES];
         let mut at = range.start;
@@ -272,26 +267,26 @@ impl FileSink {
         Ok(())
     }
 
-    /// Returns the name of a file's mark in the store. The name is the same for every spelling of the path.
+    /// Returns a name that is the same for every spelling of the path.
     pub(crate) fn mark_name(path: &Path) -> String {
         format!("sink/{}", canonical_path(path).display())
     }
 
-    /// Returns the name of the mark that contains [`mark_name`](Self::mark_name) of the last start. Returns `None` if
-    /// neither the path nor a folder of the path is a link, because the path then always has the same `mark_name`. A
-    /// part `..` of the path is no link.
+    /// Returns the name of a second mark, for a path that contains a link. The value of this mark is the
+    /// [`mark_name`](Self::mark_name) that the path had at the last start, so the next start finds the mark of that
+    /// file even if the link now leads to another file. Returns `None` if neither the path nor a folder of the path is
+    /// a link. A part `..` of the path is no link.
     pub(crate) fn link_mark_name(path: &Path) -> Option<String> {
         let own = std::path::absolute(path).ok()?;
         own.ancestors().any(Path::is_symlink).then(|| format!("sink-link/{}", own.display()))
     }
 
-    /// Returns the path with which the sink was opened.
     pub(crate) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns whether a kept line has this message, and removes this line from the kept lines. If the result is
-    /// `true`, the sink must skip the message. `number` is the number that the store has given to the message.
+    /// Returns whether a kept line has this message, which the sink must then skip. Removes this line from the kept
+    /// lines. `number` is the number that the store has given to the message.
     pub(super) fn take_kept(
         &mut self,
         stream: &str,
@@ -312,8 +307,7 @@ impl FileSink {
         Ok(())
     }
 
-    /// Updates which parts of the open file and of older files may have lines of unmarked messages (messages that the
-    /// store has not marked as published). `runs` contains the pending runs. `has_skipped` is `true` if the sink has
+    /// Updates which parts of the files may have lines of unmarked messages. `has_skipped` is `true` if the sink has
     /// skipped a message of the run that is being collected.
     pub(super) fn update_unmarked(&mut self, runs: &PendingRuns, has_skipped: bool) {
         let oldest = runs.oldest_of_file(&self.mark_name);
@@ -392,8 +386,8 @@ impl FileSink {
         Ok(true)
     }
 
-    /// If another process has truncated the file, makes the next write begin at the new end of the file. A write at the
-    /// old end would fill the missing part with zeros.
+    /// If another process has truncated the file, the next write begins at the new end. A write at the old end would
+    /// fill the missing part with zeros.
     fn check_length(&mut self) -> io::Result<()> {
         let file_length = self.file.metadata()?.len();
         if file_length < self.tail.end() {
@@ -405,8 +399,7 @@ impl FileSink {
         Ok(())
     }
 
-    /// Writes a line end if the last line has no line end. Another program may have written a line without a line end,
-    /// or may have truncated the file within a line.
+    /// Another program may have written a line without a line end, or may have truncated the file within a line.
     fn end_line(&mut self) -> io::Result<()> {
         if self.tail.bytes().last().is_some_and(|byte| *byte != b'\n') {
             self.file.write_all_at(b"\n", self.tail.end())?;
@@ -451,8 +444,8 @@ impl FileSink {
         self.synced = self.tail.clone();
     }
 
-    /// Returns whether the file still has a name, its synced data, and the lines that were written after the previous
-    /// sync. Compares only the final bytes of the synced data, and the final bytes of the lines.
+    /// Returns whether the file still has a name, the final bytes of the synced data, and the final bytes of the lines
+    /// that were written after the previous sync.
     fn has_all_lines(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.nlink() > 0
             && self.synced.is_in(&self.file)?
@@ -498,8 +491,8 @@ impl FileSink {
     }
 }
 
-/// Returns the position after the last non-zero byte before `end`; 0 if all bytes before `end` are zero. The lines of a
-/// sink file contain no zero bytes.
+/// Returns the position after the last non-zero byte before `end`; 0 if there is none. The lines of a sink file contain
+/// no zero bytes.
 fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
     let mut buffer = vec![0; REWRITE_BYTES];
     while end > 0 {
@@ -514,7 +507,7 @@ fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// Opens a file. If the file is missing, creates it and syncs its folder.
+/// A missing file is created, and its folder is synced.
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -563,8 +556,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
     );
 }
 
-/// Logs that the file at the path of a sink is not the file that `published` describes. This is no reason for a warning
-/// if a program has let a link in the path lead to another file.
+/// The file at the path is not the file that `published` describes. This is no reason for a warning if a program has
+/// let a link in the path lead to another file.
 fn report_other_file(path: &Path, published: &PublishedFile, file_length: u64, inode: u64) {
     let fingerprint = published.fingerprint.as_ref();
     let is_other = fingerprint.is_some_and(|fingerprint| fingerprint.inode != inode);
@@ -585,9 +578,8 @@ fn report_other_file(path: &Path, published: &PublishedFile, file_length: u64, i
     }
 }
 
-/// Returns whether a file is the file that the sink wrote, or a copy of that file. Compares the final bytes of the
-/// published content. If the published length is 0, compares the inode instead. Returns `true` if the mark has no
-/// fingerprint.
+/// Returns whether a file is the file that the sink wrote, or a copy. Compares the final bytes of the published
+/// content, or the inode if the published length is 0. Returns `true` if the mark has no fingerprint.
 fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Result<bool> {
     Ok(match &published.fingerprint {
         None => true,
@@ -598,8 +590,8 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     })
 }
 
-/// Searches for the file that `published` describes, as [`find_older`] does. Returns `None` in three cases: the mark
-/// has no fingerprint, there is no such file, or no part of the file can have lines of unpublished messages.
+/// Returns `None` if the mark has no fingerprint, if there is no such file, or if no part of the file can have lines of
+/// unpublished messages.
 fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<RenamedFile>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
     let kept = published.kept.as_ref().map(|range| range.start);
@@ -610,9 +602,8 @@ fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<Ren
     Ok(is_same.then_some(renamed))
 }
 
-/// Searches the folder of a sink file for an older file, under any name. If the path is a link, also searches the
-/// folder of the file to which the link leads. Returns `None` if there is no such file, or if the file ends before the
-/// first line of an unpublished message.
+/// Searches the folder of a sink file, and of the file to which a link leads, for an older file under any name. Returns
+/// `None` if the file is missing, or ends before the first line of an unpublished message.
 fn find_older(path: &Path, older: OlderFile) -> io::Result<Option<RenamedFile>> {
     let OlderFile { inode, start } = older;
     let target = canonical_path(path);
@@ -652,8 +643,7 @@ mod tests {
             .0
     }
 
-    /// Writes a file with the content `before` and two messages. Returns the path of the file, and a mark that does not
-    /// cover the second message.
+    /// The file has the content `before` and two messages. The mark does not cover the second message.
     fn written(folder: &Path, before: &str) -> (PathBuf, Mark) {
         let path = folder.join("out");
         fs::write(&path, before).expect("written");
@@ -664,7 +654,7 @@ mod tests {
         (path, known)
     }
 
-    /// Opens the sink file at `path` with the mark `mark`, appends a message, and returns the contents of the file.
+    /// Appends a message to the sink file at `path`, and returns the contents of the file.
     fn after(path: &Path, mark: &[u8], message: &str) -> String {
         let mut sink = open(path, Some(mark));
         sink.append(message.as_bytes()).expect("appended");

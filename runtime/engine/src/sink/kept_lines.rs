@@ -30,27 +30,25 @@ use ordain_store::OutboxEntry;
 
 /// Maximum size of a line that Ordain may have written, in bytes: an event of the largest size, in base64.
 const LINE_BYTES: u64 = 128 << 20;
-/// The beginning of the attribute `source` of all messages and dead letters of Ordain.
+/// Every `source` of Ordain's messages and dead letters begins with this text.
 const OWN_SOURCE: &str = "/ordain/";
 
-/// The attributes that identify the message of a line.
 #[derive(Deserialize)]
 struct LineIdentity<'a> {
     #[serde(borrow)]
     id: Cow<'a, str>,
     #[serde(borrow)]
     source: Cow<'a, str>,
-    /// The number of the message, if the messages of the sink have numbers.
     #[serde(borrow)]
     sequence: Option<&'a RawValue>,
 }
 
-/// The messages and dead letters that a process finds in the outboxes at its start, by their ids, each with its stream.
+/// The messages and dead letters that a process finds in the outboxes at its start. Each id has its stream and its
+/// content.
 #[derive(Default)]
 pub(crate) struct UnpublishedMessages(HashMap<String, (Arc<str>, SinkContent)>);
 
 impl UnpublishedMessages {
-    /// Adds the messages and forwarded dead letters of a commit.
     pub(crate) fn add_entry(&mut self, stream: &Arc<str>, entry: OutboxEntry) {
         for message in entry.messages {
             self.add(stream, SinkContent::Message(message));
@@ -60,7 +58,6 @@ impl UnpublishedMessages {
         }
     }
 
-    /// Returns whether the outboxes are empty.
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
@@ -69,10 +66,9 @@ impl UnpublishedMessages {
         self.0.insert(content.id(stream), (Arc::clone(stream), content));
     }
 
-    /// Returns whether a line is equal to the encoded message that has the same id; `None` if the outbox has no message
-    /// with this id. `number` is the number in the line. The outbox does not have the numbers of messages, so this
-    /// method encodes the message with the number in the line. The line may come from an earlier version of Ordain,
-    /// which encoded text as base64.
+    /// Compares a line with the message that has the same id; `None` if the outbox has no such message. The message is
+    /// encoded with `number`, the number in the line, because the outbox has no numbers. The line may come from an
+    /// earlier version of Ordain, which encoded text as base64.
     fn has_line(&self, id: &str, number: Option<u64>, line: &[u8]) -> Option<bool> {
         let (stream, content) = self.0.get(id)?;
         let mut encoded = Vec::with_capacity(line.len());
@@ -98,15 +94,15 @@ pub(super) struct ComparedLines {
     /// The ids of the lines whose messages are in the outbox, each with the number of the message in the line; `None`
     /// if the line has no number.
     pub(super) unpublished: HashMap<String, Option<u64>>,
-    /// The beginning of the first line that Ordain has not written.
+    /// The first line that Ordain has not written.
     foreign: Option<u64>,
     /// True if the outbox lacks the message of a line that follows the line at `foreign`.
     has_lost_after_foreign: bool,
 }
 
 impl ComparedLines {
-    /// Reads a part of the file, and compares its complete lines with the outbox. `range` must begin at the beginning
-    /// of a line, or before a line end that the sink added to a line of another program.
+    /// `range` must begin at the beginning of a line, or before a line end that the sink added to a line of another
+    /// program.
     pub(super) fn read(
         file: &File,
         range: Range<u64>,
@@ -137,7 +133,7 @@ impl ComparedLines {
         }
     }
 
-    /// Counts a complete line of the file. Returns `false` if another program wrote the line.
+    /// Returns `false` if another program wrote the line.
     fn add(&mut self, line: &[u8], outbox: &UnpublishedMessages) -> bool {
         // The sink wrote this line end, because another program had left its last line without a line end.
         if line == b"\n" {
@@ -166,8 +162,7 @@ impl ComparedLines {
     }
 }
 
-/// The kept lines whose messages are in the outbox. A line is in this list until the outbox publisher passes the
-/// message of the line to the sink.
+/// A line stays in this list until the outbox publisher passes its message to the sink.
 #[derive(Debug, Default)]
 pub(super) struct KeptLines {
     /// The part of the open file that contains the kept lines of this file; empty if all kept lines are in older files.
@@ -177,7 +172,7 @@ pub(super) struct KeptLines {
 }
 
 impl KeptLines {
-    /// Adds lines that are in the part `range` of the open file; `range` is empty for lines of an older file.
+    /// `range` is the part of the open file; it is empty for lines of an older file.
     pub(super) fn add(&mut self, range: Range<u64>, unpublished: HashMap<String, Option<u64>>) {
         if unpublished.is_empty() {
             return;
@@ -191,23 +186,21 @@ impl KeptLines {
         self.unpublished.extend(unpublished);
     }
 
-    /// Returns whether the outbox publisher has passed the messages of all lines to the sink.
+    /// True when the outbox publisher has passed the messages of all lines to the sink.
     pub(super) fn is_empty(&self) -> bool {
         self.unpublished.is_empty()
     }
 
-    /// Returns the part of the open file that contains kept lines; `None` if the open file contains no kept lines.
+    /// `None` if the open file contains no kept lines.
     pub(super) fn range(&self) -> Option<Range<u64>> {
         (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())
     }
 
-    /// Records that the sink now writes to another file. The lines stay in the old file, so the sink still skips their
-    /// messages.
+    /// The lines stay in the old file, so the sink still skips their messages.
     pub(super) fn leave_file(&mut self) {
         self.range = 0..0;
     }
 
-    /// Logs the number of kept lines, unless this number is 0.
     pub(super) fn report(&self, path: &Path) {
         if !self.unpublished.is_empty() {
             tracing::info!(
@@ -266,7 +259,6 @@ mod tests {
     use super::*;
     use crate::sink::FileSink;
 
-    /// Returns a message of event `sequence`.
     fn content(sequence: u64, data: &str) -> SinkContent {
         let parts = MessageParts { sink: "out", data: data.as_bytes(), ..MessageParts::default() };
         let message = Message::new(&parts);
@@ -274,7 +266,6 @@ mod tests {
         SinkContent::Message(OutboxMessage { key: "a".into(), incarnation: 1, emitted })
     }
 
-    /// Returns the lines of messages of the stream `s`, each message with its number.
     fn lines(messages: &[(&SinkContent, Option<u64>)]) -> Vec<u8> {
         let mut lines = Vec::new();
         for (content, number) in messages {
@@ -291,7 +282,6 @@ mod tests {
         outbox
     }
 
-    /// Compares the lines of a file with the outbox.
     fn compare(lines: &[u8], outbox: &UnpublishedMessages) -> ComparedLines {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("out");
@@ -350,8 +340,7 @@ mod tests {
         assert_eq!((compared.foreign_end(), compared.unpublished.len()), (None, 1));
     }
 
-    /// The event was executed twice. The outbox has the message of the first execution, and the file has the messages
-    /// of both executions.
+    /// The outbox has the message of the first of two executions of the event, and the file has the messages of both.
     #[test]
     fn message_is_compared_with_every_line() {
         let one = content(1, "1");
@@ -360,8 +349,8 @@ mod tests {
         assert_eq!((compared.differing, compared.unpublished.len()), (1, 1));
     }
 
-    /// Opens a file with this content and with a mark whose length is 0. Returns the remaining content, the number of
-    /// lost messages, and whether the sink skips message `skipped`.
+    /// The length in the mark is 0. Returns the remaining content, the number of lost messages, and whether the sink
+    /// skips message `skipped`.
     fn recovered(
         content: &[u8],
         outbox: &UnpublishedMessages,
@@ -388,7 +377,6 @@ mod tests {
         first.expect("two starts")
     }
 
-    /// The content of a file after a start, the number of lost messages, and whether a message is skipped.
     type RecoveredFile = (Vec<u8>, Option<u64>, bool);
 
     #[test]
@@ -408,7 +396,7 @@ mod tests {
         }
     }
 
-    /// The process dies while it writes a line, after log rotation has renamed the file.
+    /// The process dies while it writes the line, after log rotation has renamed the file.
     #[test]
     fn incomplete_line_is_removed_from_a_renamed_file() {
         let folder = tempfile::tempdir().expect("a folder");
@@ -429,7 +417,7 @@ mod tests {
         assert!(!sink.take_kept("s", &two, None), "the line of the message was incomplete");
     }
 
-    /// A line of another program, and zeros that a power failure may leave, are removed together with the lines after
+    /// A power failure may leave zeros, which are removed like a line of another program, together with the lines after
     /// them. If the outbox lacks the message of one of these later lines, nothing is removed.
     #[test]
     fn foreign_lines_are_removed_if_no_lost_message_follows() {

@@ -11,13 +11,10 @@ use ordain_store::{Mark, Partition};
 pub(super) struct PublishRun {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) shard: u32,
-    /// The newest commit of this run.
     pub(super) through: u64,
-    /// The marks of the files that contain the messages of this run.
     pub(super) marks: Vec<Mark>,
     /// Number of messages that the tasks of exchanges and streams have not confirmed.
     pub(super) unconfirmed: usize,
-    /// The number of messages of the run, by the name of the sink.
     pub(super) messages: BTreeMap<String, u64>,
 }
 
@@ -39,7 +36,6 @@ enum RunQueueId {
 pub(super) struct PendingRuns {
     pending: HashMap<u64, PublishRun>,
     queues: HashMap<RunQueueId, VecDeque<u64>>,
-    /// The number of the run that is being collected.
     next_number: u64,
     /// The numbers of the runs to check next. Each of these runs is possibly done.
     candidates: Vec<u64>,
@@ -62,12 +58,11 @@ impl PublishRun {
 }
 
 impl PendingRuns {
-    /// Returns the number of the run that is being collected.
     pub(super) fn number(&self) -> u64 {
         self.next_number
     }
 
-    /// Returns the number of the oldest pending run with lines for the file that has this mark.
+    /// The run has lines for the file with this mark.
     pub(super) fn oldest_of_file(&self, mark_name: &str) -> Option<u64> {
         self.queues.get(&RunQueueId::File(mark_name.to_owned()))?.front().copied()
     }
@@ -76,7 +71,6 @@ impl PendingRuns {
         self.pending.values().any(predicate)
     }
 
-    /// Adds the collected run.
     pub(super) fn push(&mut self, run: PublishRun) {
         for queue_id in run.queue_ids() {
             self.queues.entry(queue_id).or_default().push_back(self.next_number);
@@ -96,7 +90,6 @@ impl PendingRuns {
         }
     }
 
-    /// Records that `count` messages of a run are confirmed.
     pub(super) fn record_confirms(&mut self, number: u64, count: usize) {
         if let Some(run) = self.pending.get_mut(&number) {
             run.unconfirmed = run.unconfirmed.saturating_sub(count);

@@ -9,8 +9,7 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct PublishedCounts(Mutex<BTreeMap<String, u64>>);
 
 impl PublishedCounts {
-    /// Adds the numbers of messages that were published. A number may be 0, so that the metrics contain the sink before
-    /// its first message.
+    /// A number may be 0, so that the metrics contain the sink before its first message.
     pub(super) fn add(&self, messages: impl IntoIterator<Item = (String, u64)>) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (sink, count) in messages {
@@ -18,7 +17,6 @@ impl PublishedCounts {
         }
     }
 
-    /// Returns the number of published messages of each sink.
     pub(crate) fn get(&self) -> BTreeMap<String, u64> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }

@@ -34,7 +34,6 @@ use ordain_store::{Claim, OutboxEntry, OutboxMessage, Partition, Store, retry_un
 /// Maximum number of batches that are published together: normally with one sync of the files, and with one write to
 /// the store for each partition and shard.
 const BATCH_GROUP_LIMIT: usize = 64;
-/// Maximum number of confirms that are processed together.
 const CONFIRM_GROUP_LIMIT: usize = 256;
 /// The data that the outbox publisher has of a partition.
 pub struct PartitionHandle {
@@ -70,8 +69,8 @@ impl PartitionHandle {
         self.driven.load(Ordering::SeqCst)
     }
 
-    /// Waits until each shard has confirmed to the driver that it has all commits of the partition, and then returns
-    /// `true`. Returns `false` if the driver has ended, or ends during the wait.
+    /// Returns `true` when each shard has confirmed to the driver that it has all commits of the partition, and `false`
+    /// when the driver ends.
     pub(super) async fn has_all_commits(&self) -> bool {
         let (answer, answered) = oneshot::channel();
         let sent = self.completions.send(Completion::StoreCheck(answer)).await;
@@ -113,8 +112,7 @@ pub struct CommittedBatch {
     pub applied: AppliedCommit,
 }
 
-/// Left-over messages: messages of one shard, in order, that an earlier owner of the partition committed and did not
-/// mark as published.
+/// Messages of one shard, in order, that an earlier owner of the partition committed and did not mark as published.
 pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
     pub handle: Arc<PartitionHandle>,
@@ -127,12 +125,10 @@ pub(crate) struct OutboxBacklog {
     pub accepted: oneshot::Sender<usize>,
 }
 
-/// A request to the publisher.
 pub(crate) enum PublisherCommand {
-    /// A request to publish left-over messages.
     PublishBacklog(OutboxBacklog),
-    /// A request for reports about a partition's left-over messages, for the partition's driver. The reports cover the
-    /// left-over messages that the publisher has sent to the sinks and the store has not marked as published yet.
+    /// A request of the partition's driver for reports about the left-over messages that the publisher has sent to the
+    /// sinks and the store has not marked as published yet.
     TakeSentBacklog(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
@@ -141,25 +137,22 @@ pub(crate) struct OutboxPublisher {
     store: Arc<dyn Store>,
     sinks: Sinks,
     runs: PendingRuns,
-    /// Left-over messages that the publisher has sent to the sinks. The store has not marked these messages as
-    /// published yet, and the publisher has not passed the reports about them to a driver yet.
+    /// Left-over messages that the sinks have. The store has not marked them as published yet, and no driver has the
+    /// reports about them yet.
     sent_backlogs: Vec<SentBacklog>,
-    /// Left-over messages that the publisher sends as soon as `sent_backlogs` is below its size limit. A partition has
-    /// at most one entry, because its start waits until the publisher has sent this entry.
+    /// Left-over messages for which `sent_backlogs` has no room. A partition has at most one entry, because its start
+    /// waits until the publisher has sent this entry.
     waiting_backlogs: VecDeque<OutboxBacklog>,
     /// Approximate size limit, in bytes, of the left-over messages in `sent_backlogs`. At the limit, the publisher
     /// sends no more left-over messages.
     backlog_bytes_limit: usize,
     tasks: JoinSet<Result<(), PublisherError>>,
     published: UnboundedReceiver<PublishedCount>,
-    /// Received confirms that are not processed yet.
     confirmed: Vec<PublishedCount>,
-    /// The numbers of published messages, for the metrics.
     counts: Arc<PublishedCounts>,
 }
 
-/// Left-over messages of a shard that the publisher has sent to the sinks, and that the store has not marked as
-/// published.
+/// The sinks have these messages of a shard, and the store has not marked them as published.
 struct SentBacklog {
     handle: Arc<PartitionHandle>,
     shard: u32,
@@ -170,9 +163,8 @@ struct SentBacklog {
 }
 
 impl OutboxPublisher {
-    /// Creates a publisher for the sinks. `backlog_bytes_limit` is the approximate size limit, in bytes, of the
-    /// left-over messages that the publisher has sent to the sinks and the store has not marked as published yet. The
-    /// publisher adds the numbers of published messages to `counts`.
+    /// `backlog_bytes_limit` is the approximate size limit of the left-over messages that the sinks have and the store
+    /// has not marked as published yet.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         mut sinks: Sinks,
@@ -198,8 +190,8 @@ impl OutboxPublisher {
         }
     }
 
-    /// Publishes until all senders of batches are gone and all messages are published, except messages of partitions
-    /// whose ownership has ended.
+    /// Ends when all senders of batches are gone and all messages are published, except messages of partitions whose
+    /// ownership has ended.
     pub(crate) async fn run(
         mut self,
         mut committed: mpsc::Receiver<CommittedBatch>,
@@ -280,7 +272,7 @@ impl OutboxPublisher {
         Ok(messages)
     }
 
-    /// Waits for confirms from the tasks of exchanges and streams, and records the confirms.
+    /// The confirms come from the tasks of exchanges and streams.
     async fn next_confirms(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
             _ = self.published.recv_many(&mut self.confirmed, CONFIRM_GROUP_LIMIT),
@@ -300,7 +292,7 @@ impl OutboxPublisher {
     }
 
     async fn publish(&mut self, committed: &mut Vec<CommittedBatch>) -> Result<(), PublisherError> {
-        // If the ownership of a partition has ended, the next owner publishes the messages of the partition.
+        // The next owner publishes the messages of the partition.
         committed.retain(|committed| !committed.handle.ownership.is_lost());
         // Sort the batches by outbox: the messages of an outbox are numbered together, and lines must be written in the
         // order of their numbers.
@@ -336,14 +328,13 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Makes the lines of all ended runs durable.
     async fn sync_sinks(&mut self) -> Result<(), PublisherError> {
         let replaced = self.sinks.sync(&*self.store).await?;
         self.runs.replace_marks(&replaced);
         Ok(())
     }
 
-    /// Ends the run that is being collected: sends its contents to the sinks, and adds it to the pending runs.
+    /// Sends the contents of the run to the sinks, and adds it to the pending runs.
     async fn end_run(
         &mut self,
         handle: Arc<PartitionHandle>,
@@ -384,11 +375,11 @@ impl OutboxPublisher {
         }
     }
 
-    /// Requests the publish records of runs: the records that the messages of the runs are published. For runs with
-    /// file lines, sends one request after the other, because each record covers more of a file than the previous
-    /// record. Among the runs without file lines, sends a request only for the newest run of each partition and shard.
-    /// The record of this run includes the earlier runs. These requests run concurrently, because each request may need
-    /// a round trip to a server. Omits the runs of a partition whose ownership has ended.
+    /// Records that the messages of the runs are published. For runs with file lines, sends one request after the
+    /// other, because each record covers more of a file than the previous record. Among the other runs, sends a request
+    /// only for the newest run of each partition and shard, whose record includes the earlier runs. These requests run
+    /// concurrently, because each may need a round trip to a server. Omits the runs of a partition whose ownership has
+    /// ended.
     async fn record_runs(&self, finished: &[PublishRun]) {
         let mut last_runs = BTreeMap::new();
         for run in finished.iter().filter(|run| !run.handle.ownership.is_lost()) {
@@ -417,7 +408,6 @@ impl OutboxPublisher {
 }
 
 impl CommittedBatch {
-    /// Returns the contents for the sinks, in order.
     fn contents(&self) -> impl Iterator<Item = SinkContent> {
         let Self { batch, applied, .. } = self;
         let mut refused = applied.refused.iter().map(|(position, _)| *position).peekable();
@@ -444,7 +434,7 @@ impl CommittedBatch {
 }
 
 impl OutboxBacklog {
-    /// Returns the contents for the sinks, in order, each with the number of its commit.
+    /// Each content has the number of its commit.
     fn contents(&self) -> impl Iterator<Item = (u64, SinkContent)> {
         self.entries.iter().flat_map(|entry| {
             let messages = entry.messages.iter().cloned().map(SinkContent::Message);

@@ -25,13 +25,10 @@ use ordain_store::{Destination, Store};
 
 pub(super) use assigner::SequenceAssigner;
 
-/// A message on its way to a destination.
 pub(super) struct OutboundMessage {
-    /// The number of the commit that contains the message.
     pub(super) commit: u64,
     pub(super) content: SinkContent,
-    /// If the destination is an exchange: the index of the message's sink among the sinks of this exchange. Otherwise
-    /// 0.
+    /// The index of the message's sink among the sinks of the destination's exchange; 0 for another destination.
     pub(super) exchange_index: usize,
 }
 
@@ -52,7 +49,6 @@ pub(super) type MessageNumbers = Vec<Option<u64>>;
 /// to the store, and keeps the order of the messages of each outbox.
 pub(crate) struct SequencedSink {
     destination: Destination,
-    /// The messages of the run that is being gathered.
     gathered: Vec<OutboundMessage>,
     /// The channel to the task. The limit of the outbox also limits this channel, because all messages of the channel
     /// are also in the outbox.
@@ -61,7 +57,6 @@ pub(crate) struct SequencedSink {
 }
 
 impl SequencedSink {
-    /// Creates the collector of a destination.
     pub(crate) fn new(
         policy: NumberingPolicy,
         store: &Arc<dyn Store>,
@@ -83,7 +78,6 @@ impl SequencedSink {
         assigner.add_exchange(exchange)
     }
 
-    /// Starts the task of the destination, and the tasks of its exchanges.
     pub(super) fn start(
         &mut self,
         tasks: &mut JoinSet<Result<(), PublisherError>>,

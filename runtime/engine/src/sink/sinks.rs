@@ -31,39 +31,34 @@ pub(super) const WRITE_BYTES: usize = 1 << 20;
 /// the end of the current group of batches. This size limits the memory for lines that the sinks may have to write a
 /// second time.
 pub(super) const SYNC_BYTES: usize = 8 << 20;
-/// Delay between attempts to write to a failing sink.
 const RETRY_DELAY: Duration = Duration::from_secs(1);
-/// Minimum time between two logged errors while one action of a sink fails.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// A sink of lines, and the lines since its newest sync.
+/// Keeps the lines since its newest sync.
 struct BufferedLineSink {
     sink: LineSink,
-    /// The encoded lines since the newest sync. If the file is removed or truncated before the next sync, the sink
-    /// writes these lines a second time.
+    /// If the file is removed or truncated before the next sync, the sink writes these encoded lines a second time.
     buffer: Vec<u8>,
     /// The number of bytes of `buffer` that the sink has written.
     written: usize,
     /// True if the sink has skipped a message of the current run, because the file already has the message.
     has_skipped: bool,
-    /// True if the current run needs a mark of the file.
+    /// The current run needs a mark of the file.
     needs_mark: bool,
-    /// The stream of the newest lines.
     stream: Option<Arc<str>>,
-    /// The numbering of the sink's messages; `None` if the messages have no numbers.
+    /// `None` if the messages have no numbers.
     numbering: Option<LineNumbering>,
     /// Shows whether this process can write to the sink.
     health: Arc<SinkHealth>,
 }
 
-/// The numbering of a sink of lines: the store assigns the numbers, and this type keeps the numbers until the sink
-/// encodes the contents.
+/// The store assigns the numbers, and this type keeps them until the sink encodes the contents.
 struct LineNumbering {
     assigner: SequenceAssigner,
     /// Contents that wait for their numbers.
     announced: Vec<DestinationBatch>,
-    /// The numbers of the contents that the sink encodes next, in the order of the contents. A number is `None` if the
-    /// next owner of the partition publishes the content.
+    /// The numbers of the next contents, in order. A number is `None` if the next owner of the partition publishes the
+    /// content.
     numbers: VecDeque<Option<u64>>,
 }
 
@@ -72,32 +67,31 @@ struct LineNumbering {
 pub(crate) struct Sinks {
     lines: BTreeMap<String, BufferedLineSink>,
     exchanges: BTreeMap<String, ExchangeSink>,
-    /// The collectors of messages that pass through the store: one collector for each destination.
+    /// One collector for each destination of messages that pass through the store.
     sequenced: Vec<SequencedSink>,
     /// The route of each sink whose messages pass through the store, by the name of the sink. A route has the index of
     /// the sink's collector in `sequenced`, and the index of the sink's exchange in that collector.
     routes: BTreeMap<String, (usize, usize)>,
-    /// The number of contents of the current run that the tasks of exchanges and streams must confirm.
+    /// The tasks of exchanges and streams must confirm these contents of the current run.
     unconfirmed_count: usize,
-    /// The number of contents of the current run, by the name of the sink.
+    /// The contents of the current run, by the name of the sink.
     message_counts: BTreeMap<String, u64>,
 }
 
-/// A run whose contents the sinks have received.
 pub(super) struct WrittenRun {
-    /// The number of contents that the tasks of exchanges and streams must confirm.
+    /// The tasks of exchanges and streams must confirm these contents.
     pub(super) unconfirmed: usize,
     /// The number of contents of the run, by the name of the sink.
     pub(super) messages: BTreeMap<String, u64>,
     /// The marks of the files that contain messages of the run.
     pub(super) marks: Vec<Mark>,
-    /// New marks of files. Each of these marks replaces the mark of its file in all earlier runs whose messages the
-    /// store has not marked as published.
+    /// Each of these new marks replaces the mark of its file in all earlier runs whose messages the store has not
+    /// marked as published.
     pub(super) replaced: Vec<Mark>,
 }
 
 impl Sinks {
-    /// Adds a sink of lines. Returns the state of the sink.
+    /// Returns the state of the sink.
     pub(crate) fn add_lines(&mut self, name: &str, sink: LineSink) -> Arc<SinkHealth> {
         let health = Arc::<SinkHealth>::default();
         self.lines.insert(
@@ -116,7 +110,6 @@ impl Sinks {
         health
     }
 
-    /// Enables numbering for a sink of lines.
     pub(crate) fn enable_numbering(
         &mut self,
         name: &str,
@@ -131,12 +124,12 @@ impl Sinks {
         }
     }
 
-    /// Adds an exchange as a sink whose messages do not pass through the store.
+    /// The messages do not pass through the store.
     pub(crate) fn add_exchange(&mut self, name: &str, sink: ExchangeSink) {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
-    /// Adds a sink whose messages the store numbers or queues on their way to a stream or an exchange.
+    /// The store numbers or queues the messages on their way to a stream or an exchange.
     pub(crate) fn add_sequenced(
         &mut self,
         name: &str,
@@ -156,8 +149,8 @@ impl Sinks {
         self.routes.insert(name.to_owned(), (sink_index, exchange_index));
     }
 
-    /// Starts the tasks of exchanges and streams. These tasks report to `published` the number of messages of a run
-    /// that no longer need a confirm. These messages are published, or the next owner of the partition publishes them.
+    /// The tasks of exchanges and streams report to `published` the number of messages of a run that need no more
+    /// confirm, because they are published or because the next owner of the partition publishes them.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,
@@ -177,13 +170,11 @@ impl Sinks {
         tasks
     }
 
-    /// Returns the names of all sinks.
     pub(super) fn names(&self) -> impl Iterator<Item = &String> {
         self.lines.keys().chain(self.exchanges.keys()).chain(self.routes.keys())
     }
 
-    /// Returns whether the messages of any sink of lines have numbers. The outbox publisher must announce numbered
-    /// messages before it adds them.
+    /// The outbox publisher must announce numbered messages before it adds them.
     pub(super) fn has_numbered_lines(&self) -> bool {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
@@ -215,7 +206,7 @@ impl Sinks {
         Ok(())
     }
 
-    /// Passes all announced contents to the store, which assigns their numbers.
+    /// The store assigns the numbers.
     pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
         for numbered in self.lines.values_mut().filter_map(|lines| lines.numbering.as_mut()) {
             let announced = std::mem::take(&mut numbered.announced);
@@ -225,7 +216,6 @@ impl Sinks {
         Ok(())
     }
 
-    /// Adds a content of a commit to its sink.
     pub(super) fn put(
         &mut self,
         handle: &PartitionHandle,
@@ -253,18 +243,16 @@ impl Sinks {
         Ok(())
     }
 
-    /// Returns the size of encoded lines that are not written yet, in bytes.
     pub(super) fn buffered_bytes(&self) -> usize {
         self.lines.values().map(|lines| lines.buffer.len() - lines.written).sum()
     }
 
-    /// Returns the size of encoded lines since the newest sync, in bytes.
     pub(super) fn unsynced_bytes(&self) -> usize {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Ends the run that is being collected: sends the contents of the run to the tasks, and writes the lines of the
-    /// run. `runs` has the number of this run, and all pending runs.
+    /// Sends the contents of the collected run to the tasks, and writes its lines. `runs` has the number of this run,
+    /// and all pending runs.
     pub(super) async fn write(
         &mut self,
         store: &dyn Store,
@@ -350,7 +338,7 @@ impl Sinks {
         Ok(replaced)
     }
 
-    /// Returns the name and the sink of lines with this index, which is below the number of sinks of lines.
+    /// The index is below the number of sinks of lines.
     fn line_sink(&mut self, index: usize) -> (&str, &mut BufferedLineSink) {
         let (name, lines) =
             self.lines.iter_mut().nth(index).expect("the index is below the number of sinks");
@@ -444,7 +432,7 @@ async fn store_moved_mark(store: &dyn Store, replaced: &mut Vec<Mark>, mark: Mar
     replace_mark(replaced, Some(mark));
 }
 
-/// Adds a mark to `replaced`, in place of an earlier mark with the same name.
+/// The mark takes the place of an earlier mark with the same name.
 fn replace_mark(replaced: &mut Vec<Mark>, mark: Option<Mark>) {
     if let Some(mark) = mark {
         replaced.retain(|earlier| earlier.name != mark.name);
@@ -452,7 +440,7 @@ fn replace_mark(replaced: &mut Vec<Mark>, mark: Option<Mark>) {
     }
 }
 
-/// Counts a content of a sink. Copies the name of the sink only for the first content of a run.
+/// Copies the name of the sink only for the first content of a run.
 fn count_message(counts: &mut BTreeMap<String, u64>, sink: &str) {
     if let Some(count) = counts.get_mut(sink) {
         *count += 1;
@@ -462,8 +450,8 @@ fn count_message(counts: &mut BTreeMap<String, u64>, sink: &str) {
 }
 
 impl BufferedLineSink {
-    /// Encodes the next content, with its number if the content has a number. Skips a content that the next owner of
-    /// the partition publishes, and a content that the file already has. Returns whether the content was encoded.
+    /// Skips a content that the next owner of the partition publishes, and a content that the file already has. Returns
+    /// whether the content was encoded.
     fn put(&mut self, stream: &str, content: &SinkContent) -> bool {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {
@@ -486,14 +474,12 @@ impl BufferedLineSink {
         true
     }
 
-    /// Makes the written lines durable, and removes them from the buffer.
     fn sync(&mut self) -> io::Result<Option<Mark>> {
         let replaced = self.sink.sync(&self.buffer[..self.written])?;
         self.remove_written();
         Ok(replaced)
     }
 
-    /// Removes the written lines from the buffer.
     fn remove_written(&mut self) {
         self.buffer.drain(..self.written);
         // Release the memory that an unusually large number of lines needed.

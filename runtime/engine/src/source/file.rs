@@ -24,14 +24,13 @@ use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::{FileProgress, reread_advice};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// Delay before the next pass over followed files, after a pass that found nothing to read. While the reader waits for
-/// its receiver, this is also the interval between two searches of the folder for new files. An incomplete last line of
-/// a replaced file must stay unchanged for `FOLLOW_INTERVAL` before the reader delivers it.
+/// The delay after a pass over followed files that found nothing to read, and the interval between two searches of the
+/// folder while the reader waits for its receiver. An incomplete last line of a replaced file must stay unchanged for
+/// this time before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Maximum time for which an incomplete last line of a replaced file delays the newer files. During this time, the
-/// reader does not read the newer files. Without this limit, a program that keeps writing to a replaced file could
-/// block the newer files.
+/// An incomplete last line of a replaced file delays the newer files for at most this time. Without the limit, a
+/// program that keeps writing to a replaced file could block the newer files.
 const UNFINISHED_LIMIT: Duration = Duration::from_secs(5);
 
 /// The settings of a file source.
@@ -64,14 +63,13 @@ pub fn read_file(options: FileOptions) -> io::Result<SourceHandle> {
             }
         };
         if let Err(error) = ended {
-            // If the receiver is gone, nothing uses this source any more, and the error does not matter.
+            // If the receiver is gone, nothing uses this source any more.
             let _ = fail.send(error);
         }
     })?;
     Ok(SourceHandle { deliveries, failure, acknowledge: None, task: None, is_fed_locally: false })
 }
 
-/// Delivers the lines of standard input up to its end.
 fn read_standard_input(
     lines: &LineDecoder,
     deliver: &mpsc::Sender<DeliveryBatch>,
@@ -84,14 +82,14 @@ fn read_standard_input(
         if is_end {
             batch.items.extend(lines.last_line(&mut splitter, origin, false));
         }
-        // If the receiver is gone, nothing uses this source any more, and the batch does not matter.
+        // If the receiver is gone, nothing uses this source any more.
         if deliver.blocking_send(batch).is_err() || is_end {
             return Ok(());
         }
     }
 }
 
-/// A file that can be read only up to the position `limit`. The reader of the source moves this limit.
+/// Can be read only up to `limit`, which the reader of the source moves.
 struct LimitedFile {
     file: Arc<File>,
     at: u64,
@@ -108,7 +106,6 @@ impl Read for LimitedFile {
     }
 }
 
-/// The file that the reader reads now.
 struct OpenFile {
     file: Arc<File>,
     splitter: LineSplitter<LimitedFile>,
@@ -125,9 +122,8 @@ impl OpenFile {
         Ok(Self { file, splitter, tail })
     }
 
-    /// Checks that the file still has the beginning and the end of the part that was read. If not, a program has
-    /// truncated or rewritten the file, and a line of the newest read may be a mixture of old and new bytes. Returns a
-    /// description of the change; `None` if the file still has this beginning and this end.
+    /// If the file lacks the beginning or the end of the part that was read, a program has truncated or rewritten it,
+    /// and a line of the newest read may be a mixture of old and new bytes. Returns a description of the change.
     fn change(&self) -> io::Result<Option<String>> {
         let read = self.tail.end();
         let length = self.file.metadata()?.len();
@@ -147,33 +143,30 @@ impl OpenFile {
 /// The result of one visit of the reader to a file.
 #[derive(Debug, PartialEq, Eq)]
 enum VisitResult {
-    /// The file has no data that the source can read now.
+    /// The source can read no data now.
     Idle,
-    /// The reader has delivered a batch, or has read the file up to its target (`TrackedFile::target`).
+    /// The reader has delivered a batch, or has reached `TrackedFile::target`.
     Read,
-    /// The last line of a replaced file is incomplete, and a program may still complete it.
+    /// A program may still complete the last line of a replaced file.
     Unfinished,
     /// The file was truncated, changed, renamed or removed, so the reader must scan the folder before it continues.
     Changed,
-    /// The receiver of the deliveries is gone.
     Closed,
 }
 
-/// The reader of a set of files.
 struct FileReader {
     set: FileSet,
     lines: LineDecoder,
     follow: bool,
     deliver: mpsc::Sender<DeliveryBatch>,
-    /// The file that the reader has read most recently.
+    /// The file of the most recent read.
     open: Option<OpenFile>,
     scanned_at: Instant,
 }
 
 impl FileReader {
-    /// Passes over the files in reading order, without end. Each pass reads a file up to the length that the file had
-    /// at the beginning of the pass. Even if a program keeps appending to one file, the reader therefore also reads the
-    /// other files.
+    /// Each pass over the files, in reading order, reads a file up to its length at the beginning of the pass. The
+    /// reader therefore also reads the other files while a program keeps appending to one file.
     fn run(mut self) -> io::Result<()> {
         loop {
             let scan = self.set.scan()?;
@@ -288,7 +281,7 @@ impl FileReader {
         self.deliver_last_line(index, false)
     }
 
-    /// Reads a file up to its target, and delivers its lines.
+    /// Delivers the lines up to the target of the file.
     fn read(&mut self, index: usize) -> io::Result<VisitResult> {
         let Some(mut open) = self.open_file(index)? else { return Ok(VisitResult::Changed) };
         let tracked = self.set.file(index);
@@ -334,8 +327,8 @@ impl FileReader {
         }
     }
 
-    /// Returns the file with this index, open at the position that the source has reached. Returns `None` if
-    /// [`FileSet::open`] returns `None`, or if the file no longer begins with the bytes that were read.
+    /// Opens the file at the position that the source has reached. Returns `None` if [`FileSet::open`] returns `None`,
+    /// or if the file no longer begins with the bytes that were read.
     fn open_file(&mut self, index: usize) -> io::Result<Option<OpenFile>> {
         let Some(file) = self.set.open(index)? else { return Ok(None) };
         let is_fixed = self.set.is_fixed();
@@ -364,7 +357,7 @@ impl FileReader {
         }
     }
 
-    /// Records how far a file was read. `is_blank` is `true` if the newest read found only blank lines.
+    /// `is_blank` is `true` if the newest read found only blank lines.
     fn record(&mut self, index: usize, open: &OpenFile, is_blank: bool) {
         let tracked = self.set.file(index);
         let has_only_blanks = is_blank && tracked.has_no_read_line();
@@ -374,16 +367,15 @@ impl FileReader {
         tracked.read_to = open.tail.end();
     }
 
-    /// Returns the progress of the source for a batch of a file. `before` is the progress of the source at the
-    /// beginning of the visit.
+    /// `before` is the progress of the source at the beginning of the visit.
     fn progress(&mut self, before: &SourceProgress, index: usize) -> SourceProgress {
         let current = self.set.file(index).progress.clone();
         SourceProgress { current, index, ..before.clone() }
     }
 
-    /// Handles a change of the data that was already read. If the set scans the folder, the next scan compares the file
-    /// with its fingerprint. If the file does not match its fingerprint, the scan searches for a copy of the earlier
-    /// data. A set of one fixed file does not scan the folder, so this method returns an error for such a set.
+    /// The data that was already read has changed. If the set scans the folder, the next scan compares the file with
+    /// its fingerprint, and searches for a copy of the earlier data if they differ. A set of one fixed file does not
+    /// scan the folder, so this is an error.
     fn handle_change(&mut self, index: usize, change: &str) -> io::Result<VisitResult> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();
@@ -429,9 +421,8 @@ impl FileReader {
         self.deliver(index, batch)
     }
 
-    /// Delivers the last line of each file, if this line has no line end, and ends the source. If a program may still
-    /// complete the line, delivers the line only if it is an event. This method assumes that no program completes the
-    /// last line of a fixed file that log rotation has renamed.
+    /// Delivers the last lines without a line end. If a program may still complete the line, delivers it only if it is
+    /// an event. Assumes that no program completes the last line of a fixed file that log rotation has renamed.
     fn end(&mut self) -> io::Result<()> {
         let is_fixed = self.set.is_fixed();
         for index in 0..self.set.len() {
@@ -442,13 +433,13 @@ impl FileReader {
                 self.deliver_last_line(index, may_be_unfinished)?;
             }
         }
-        // If the receiver is gone, nothing uses this source any more, and the batch does not matter.
+        // If the receiver is gone, nothing uses this source any more.
         let _ = self.deliver.blocking_send(DeliveryBatch { end: true, ..Default::default() });
         Ok(())
     }
 
-    /// Delivers a batch. While the channel of the receiver is full, searches the folder for new files and opens them,
-    /// because log rotation may remove them before the channel has room.
+    /// While the channel of the receiver is full, searches the folder for new files and opens them, because log
+    /// rotation may remove them before the channel has room.
     fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<VisitResult> {
         if batch.progress.is_none() {
             batch.progress = Some(self.set.source_progress(index));
@@ -466,7 +457,7 @@ impl FileReader {
                     permit.send(batch);
                     return Ok(VisitResult::Read);
                 }
-                // Nothing uses this source any more, and the batch does not matter.
+                // Nothing uses this source any more.
                 Poll::Ready(Err(_)) => return Ok(VisitResult::Closed),
                 Poll::Pending => thread::park_timeout(FOLLOW_INTERVAL),
             }
@@ -474,7 +465,6 @@ impl FileReader {
     }
 }
 
-/// A waker of the reader's thread.
 struct ThreadWaker(Thread);
 
 impl Wake for ThreadWaker {
@@ -487,7 +477,7 @@ impl Wake for ThreadWaker {
 #[derive(Clone, Copy)]
 struct LineOrigin<'a> {
     name: &'a str,
-    /// The file; `None` for standard input.
+    /// `None` for standard input.
     file: Option<&'a File>,
 }
 
@@ -498,8 +488,7 @@ struct LineDecoder {
 }
 
 impl LineDecoder {
-    /// Collects a batch of the lines that are available. Returns the batch, and `true` if a read has shown that no more
-    /// lines are available.
+    /// Returns `true` with the batch if a read has shown that no more lines are available.
     fn read_batch<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -539,9 +528,9 @@ impl LineDecoder {
         Ok((batch, is_end))
     }
 
-    /// If the last line has no line end and is not blank, returns the event in this line, or the dead letter of this
-    /// line. With `may_be_unfinished`, another process may still be writing the line. If the line is then not an event,
-    /// the method logs a warning and returns `None`. The next run then reads the line.
+    /// Returns the event or the dead letter of a last line that has no line end and is not blank. With
+    /// `may_be_unfinished`, another process may still be writing the line. If the line is then not an event, logs a
+    /// warning and returns `None`, so that the next run reads the line.
     fn last_line<R: Read>(
         &self,
         lines: &mut LineSplitter<R>,
@@ -579,10 +568,9 @@ impl LineDecoder {
         self.decoder.decode(line)
     }
 
-    /// Returns the dead letter of a line that is not an event. The tag of the letter depends on the stream, and on the
-    /// first non-blank line of the file. It also depends on the number and the text of the line that is not an event.
-    /// If the source reads the line a second time after a crash, the line produces the same letter, even if log
-    /// rotation has given the file another name. Two lines with the same text produce two letters.
+    /// The tag of the letter depends on the stream, on the first non-blank line of the file, and on the number and the
+    /// text of the line that is not an event. A repeated read after a crash therefore produces the same letter, even if
+    /// log rotation has given the file another name. Two lines with the same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
@@ -608,8 +596,8 @@ impl LineDecoder {
     }
 }
 
-/// Returns a digest of the first non-blank line of a file, without the blanks around the line. Searches only the first
-/// [`TAIL_LIMIT_BYTES`] bytes of the file.
+/// The digest omits the blanks around the first non-blank line. Searches only the first [`TAIL_LIMIT_BYTES`] bytes of
+/// the file.
 fn first_line_digest(file: &File) -> u64 {
     let head = head(file).unwrap_or_default();
     let mut lines = head.split(|byte| *byte == b'\n').map(trim_blanks);
@@ -619,9 +607,9 @@ fn first_line_digest(file: &File) -> u64 {
     digest(&[b"first line\0", line].concat())
 }
 
-/// Returns the dead letter about the lost unread rest of a file. A program may truncate a file several times, and the
-/// file then loses several rests at the same position. The tag of the letter therefore also depends on the length of
-/// the file and on the bytes that were read. If nothing was read, the tag depends on the first bytes of the file.
+/// The unread rest of a file is lost. A program may truncate a file several times, and the file then loses several
+/// rests at the same position. The tag of the letter therefore also depends on the length of the file and on the bytes
+/// that were read, or on its first bytes if nothing was read.
 fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
     let FileProgress { device, inode, created_ns, length, .. } = progress;
     let offset = progress.position().offset;
@@ -639,8 +627,8 @@ fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<Dead
     })
 }
 
-/// Returns the dead letter about a compressed file whose lines were never read. The tag of the letter depends on the
-/// content of the compressed file, because log rotation gives the file new names.
+/// The lines of the compressed file were never read. The tag of the letter depends on the content of the file, because
+/// log rotation gives it new names.
 fn compressed_letter(stream: &str, file: &CompressedFile, error: String) -> Box<DeadLetter> {
     let FileProgress { path, inode, .. } = &file.progress;
     let place = format!("{stream}\0compressed\0{}", file.digest);

@@ -51,8 +51,8 @@ pub(crate) use listed_file::rotated_files;
 /// Number of open files at which the source stops opening files in advance. From this number on, the source opens a
 /// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// Minimum time between two warnings of the same kind. The kinds are: the source waits for the folder, this process has
-/// no right to read a file, the name of a file is not UTF-8, and a program may still be uncompressing a file.
+/// The kinds of warnings are: the source waits for the folder, this process has no right to read a file, the name of a
+/// file is not UTF-8, and a program may still be uncompressing a file.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -63,25 +63,25 @@ pub struct FileSet {
     stream: String,
     ordering: OrderingMode,
     files: Vec<TrackedFile>,
-    /// The progress of all files at the time of the first batch of the present pass over the files. The later batches
-    /// of the pass share this list. `None` before the first batch of the pass, and after the set has inserted a file.
+    /// The progress of all files at the first batch of the present pass, which the later batches share. `None` before
+    /// the first batch, and after the set has inserted a file.
     snapshot: Option<Arc<[FileProgress]>>,
-    /// `true` before the first scan, if the store has no data of the stream. The source ignores the older files that
-    /// this first scan finds.
+    /// `true` before the first scan, if the store has no data of the stream. The source ignores the older files of this
+    /// scan.
     is_first_start: bool,
     /// The device of each folder of the files.
     folder_devices: BTreeMap<PathBuf, u64>,
     folder_throttle: LogThrottle,
-    /// The time since which a folder is missing, or another device is mounted there.
+    /// Runs while a folder is missing, or while another device is mounted there.
     folder_failures: FailureTimer,
     denied_throttle: LogThrottle,
     name_throttle: LogThrottle,
     unfinished_throttle: LogThrottle,
-    /// The device and the inode of each listed file that an earlier listing found while a program was uncompressing it.
+    /// The device and the inode of each file that an earlier listing found while a program was uncompressing it.
     uncompressed: BTreeSet<(u64, u64)>,
     compressed: CompressedFiles,
-    /// `true` if the set has found one of two changes since the newest listing: the path of a listed file no longer led
-    /// to the file, or a tracked file no longer had the bytes that were read.
+    /// `true` if the path of a listed file no longer led to the file, or if a tracked file no longer had the bytes that
+    /// were read.
     is_listing_outdated: bool,
 }
 
@@ -201,7 +201,7 @@ impl FileSet {
         self.files.iter().map(|tracked| tracked.progress.clone()).collect()
     }
 
-    /// Returns the progress of the source for a batch of deliveries from the file with this index.
+    /// The batch is from the file with this index.
     pub(super) fn source_progress(&mut self, index: usize) -> SourceProgress {
         let files = &self.files;
         let snapshot = self
@@ -215,7 +215,6 @@ impl FileSet {
         }
     }
 
-    /// Returns whether the set is one fixed file.
     pub(super) fn is_fixed(&self) -> bool {
         self.pattern.is_none()
     }
@@ -235,9 +234,9 @@ impl FileSet {
         !self.files[index].progress.is_live && self.files[index + 1..].iter().any(has_content)
     }
 
-    /// Sets, for each file, the position up to which the source reads the file in this pass. This method measures a
-    /// newer file before an older file. A program may add a line to the older file and then a line to the newer file.
-    /// With this order of measurements, the source does not read the second line before the first line.
+    /// Sets the target of each file in this pass. A newer file is measured before an older file, because a program may
+    /// add a line to the older file and then a line to the newer file. The source then does not read the second line
+    /// before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
             let Some(file) = &tracked.file else {
@@ -260,8 +259,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the file with this index, and opens it if necessary. Returns `None` in three cases: the file is missing,
-    /// is no longer at its last known path, or is an older file that this process has no right to read.
+    /// Returns `None` if the file is missing, is no longer at its last known path, or is an older file that this
+    /// process has no right to read.
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {
@@ -276,7 +275,7 @@ impl FileSet {
         Ok(tracked.file.clone())
     }
 
-    /// Closes a file that was read to its end, if [`OPEN_FILES_LIMIT`] files are open. Never closes a fixed file.
+    /// Closes a file that was read to its end, if [`OPEN_FILES_LIMIT`] files are open, but never a fixed file.
     pub(super) fn close_surplus(&mut self, index: usize) {
         let tracked = &self.files[index];
         if tracked.file.is_some() && !tracked.is_unread() && !self.is_fixed() && self.is_full() {

@@ -25,11 +25,10 @@ use ordain_util::backoff::Backoff;
 use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum number of early events (passed to the driver before the broker delivers them) that wait for the sequencer.
+/// The inbox passes early events to the driver before the broker delivers them. This many may wait for the sequencer.
 const EARLY_EVENT_LIMIT: usize = 64;
 /// Delays between two attempts to publish to a broker that is unavailable or refuses events.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));
-/// Minimum time between two warnings that events are not published.
 const WARN_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Returns the queue of events without a known partition. The queue's number follows the numbers of the stream's
@@ -109,14 +108,13 @@ struct IngressRelay {
     gate: TopologyGate,
     producer: ExchangeProducer,
     early_sender: mpsc::Sender<Arc<Event>>,
-    /// The initial value of `early_left`. When the broker has confirmed all events that the inbox has read,
-    /// `early_left` returns to this value.
+    /// The initial value of `early_left`, and its value after the broker has confirmed all events that the inbox has
+    /// read.
     early_limit: usize,
-    /// The number of events that the inbox may still pass early.
     early_left: usize,
     is_broker_unavailable: Arc<AtomicBool>,
     throttle: LogThrottle,
-    /// The time since which the broker has not accepted all events.
+    /// Runs while the broker does not accept all events.
     failures: FailureTimer,
 }
 
@@ -308,8 +306,7 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
     }
 }
 
-/// Converts a queue entry into an event. Unreadable bytes become an event without a key, which the stream turns into a
-/// dead letter.
+/// Unreadable bytes become an event without a key, which the stream turns into a dead letter.
 fn into_event(delivered: DecodedDelivery) -> Event {
     let letter = match delivered {
         Ok(event) => return event,

@@ -12,7 +12,6 @@ use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 /// `READ_BYTES`, the size of the buffer is twice this limit.
 const READ_BYTES: usize = 1 << 18;
 
-/// A splitter of an input into lines.
 pub(super) struct LineSplitter<R> {
     input: R,
     buffer: Vec<u8>,
@@ -32,18 +31,15 @@ pub(super) struct LineSplitter<R> {
     dropped: u64,
 }
 
-/// The next item of the input.
 pub(super) enum NextLine<'a> {
     /// A line without its line end and without the blanks at its beginning, and the position of the next line.
     Line(&'a [u8], FilePosition),
     /// The beginning of a line that exceeds the limit, the line's whole length, and the position of the next line.
     TooLong(&'a [u8], u64, FilePosition),
-    /// No more lines are available now.
     End,
 }
 
 impl<R: Read> LineSplitter<R> {
-    /// Creates a splitter for an input from its beginning.
     pub(super) fn new(input: R, limit: usize) -> Self {
         let buffer = vec![0; TAIL_LIMIT_BYTES + READ_BYTES.max(2 * limit)];
         Self {
@@ -84,7 +80,6 @@ impl<R: Read> LineSplitter<R> {
         &mut self.input
     }
 
-    /// Returns the first bytes of the input, at most [`TAIL_LIMIT_BYTES`].
     pub(super) fn head(&self) -> &[u8] {
         &self.head
     }
@@ -98,7 +93,6 @@ impl<R: Read> LineSplitter<R> {
         )
     }
 
-    /// Returns the fingerprint of the data up to the start of the next line.
     pub(super) fn fingerprint(&self) -> ReadFingerprint {
         let returned = &self.buffer[self.contiguous_from.min(self.start)..self.start];
         ReadFingerprint::new(&self.head, &TailFingerprint::new(self.position.offset, returned))
@@ -117,7 +111,7 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// Returns the position up to which this splitter has returned or skipped the input.
+    /// The splitter has returned or skipped the input up to this position.
     pub(super) fn position(&self) -> FilePosition {
         self.position
     }
@@ -156,8 +150,8 @@ impl<R: Read> LineSplitter<R> {
         end
     }
 
-    /// Returns the line that ends at `to`, without a carriage return at its end. `end` is the length of the line end in
-    /// bytes: 0 if the line is incomplete.
+    /// Removes a carriage return at the end of the line. `end` is the length of the line end; 0 if the line is
+    /// incomplete.
     fn take_line(&mut self, to: usize, end: usize) -> NextLine<'_> {
         let from = self.start;
         let dropped = std::mem::take(&mut self.dropped);

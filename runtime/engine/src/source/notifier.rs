@@ -18,8 +18,8 @@ pub struct QueueNotifiers {
     notifiers: Mutex<HashMap<Partition, Arc<QueueNotifier>>>,
     /// For each stream, the writer that adds the events that this process accepts over HTTP.
     writers: Mutex<HashMap<Arc<str>, Arc<QueueWriter>>>,
-    /// Wakes the task that checks whether the store has lost events. The task wakes when a shard of a notifier has half
-    /// of the maximum number of runs (ranges of added entries).
+    /// Wakes the task that checks whether the store has lost events, when a shard of a notifier has half of the maximum
+    /// number of runs (ranges of added entries).
     nearly_full: Arc<Notify>,
 }
 
@@ -41,7 +41,6 @@ impl QueueNotifiers {
         Arc::clone(writers.entry(Arc::clone(stream)).or_insert_with(new))
     }
 
-    /// Returns all writers, each with its stream.
     pub(super) fn writers(&self) -> Vec<(Arc<str>, Arc<QueueWriter>)> {
         let writers = self.writers.lock().unwrap_or_else(PoisonError::into_inner);
         writers.iter().map(|(stream, writer)| (Arc::clone(stream), Arc::clone(writer))).collect()
@@ -55,7 +54,6 @@ impl QueueNotifiers {
         (writes, notifiers.values().all(|notifier| notifier.is_empty()))
     }
 
-    /// Returns all notifiers, each with its partition.
     pub(super) fn all(&self) -> Vec<(Partition, Arc<QueueNotifier>)> {
         let notifiers = self.lock();
         let clones =
@@ -83,10 +81,9 @@ pub struct QueueNotifier {
     /// The value is 0 until the reader finds the queue empty for the first time and all read entries are acknowledged.
     /// From then on, the value is one more than the number of writes at the latest such time.
     emptied_at: AtomicU64,
-    /// The shards to which this process wrote, each with the added entries that no reader of this process has taken
-    /// yet.
+    /// The shards to which this process wrote, with the entries that no reader of this process has taken yet.
     new_runs: Mutex<BTreeMap<u32, UnreadRuns>>,
-    /// The number of readers of this process that read the queue now.
+    /// Counts the readers of this process that read the queue now.
     readers: AtomicUsize,
     entries_added: Notify,
     entries_removed: Notify,
@@ -124,30 +121,28 @@ impl QueueNotifier {
         self.entries_added.notify_one();
     }
 
-    /// Returns the number of writes of this process to the queue.
     pub(super) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Waits until this process adds entries.
     pub(super) async fn wait_for_entries(&self) {
         self.entries_added.notified().await;
     }
 
-    /// Records that a reader of this process starts to read the partition.
+    /// The reader belongs to this process.
     pub(super) fn begin_reading(self: &Arc<Self>) -> ReadingGuard {
         self.readers.fetch_add(1, Ordering::SeqCst);
         ReadingGuard(Arc::clone(self))
     }
 
-    /// Takes the shards to which this process wrote since the previous call, each with the added entries.
+    /// Takes the entries that this process added to each shard since the previous call.
     pub(super) fn take_new_runs(&self) -> BTreeMap<u32, NewQueueRuns> {
         let new_runs = std::mem::take(&mut *self.lock_runs());
         new_runs.into_iter().map(|(shard, mut runs)| (shard, runs.take())).collect()
     }
 
-    /// Returns the shards with entries that no reader of this process has taken, each with the numbers of the calls
-    /// that added these entries. The result is empty while a reader of this process reads the partition.
+    /// Returns the shards with entries that no reader of this process has taken, and the numbers of the calls that
+    /// added them. Empty while a reader of this process reads the partition.
     pub(super) fn unread_calls(&self) -> Vec<(u32, BTreeSet<u64>)> {
         if self.readers.load(Ordering::SeqCst) > 0 {
             return Vec::new();
@@ -193,7 +188,6 @@ impl QueueNotifier {
         self.emptied_at.load(Ordering::SeqCst) == self.writes() + 1
     }
 
-    /// Notifies a waiting writer that entries were removed.
     pub(super) fn notify_removed(&self) {
         self.entries_removed.notify_one();
     }

@@ -46,23 +46,20 @@ use ordain_util::log_throttle::LogThrottle;
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if [`QueueOptions::has_other_writers`] is false.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// Number of acknowledged events at which the reader removes these events. If the limit of the queue is lower than four
-/// times this number, the reader uses a quarter of that limit instead.
+/// The reader removes acknowledged events in groups of this size, or of a quarter of the queue's limit if this is less.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 /// Also the minimum time before the next attempt if the store did not remove the events of a shard.
 const REMOVAL_DELAY: Duration = Duration::from_millis(100);
-/// Minimum time between two counts of the waiting events.
 const COUNT_INTERVAL: Duration = Duration::from_secs(2);
 /// Minimum time between two warnings that the store is unavailable, and between two warnings that the store went back
 /// in time.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Time limit of the final removal at the end of the reader.
 const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next attempt to read, if the store is unavailable.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// The words of a log line about lost events.
+/// Announces lost events.
 const LOST_EVENTS_MESSAGE: &str = "the store went back in time and lost events before they were read; this process \
     accepted the first of them at `since`: the producers must send these events again";
 
@@ -125,24 +122,24 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
     }
 }
 
-/// An entry that is delivered and not acknowledged.
+/// Delivered, and not acknowledged.
 struct UnacknowledgedEntry {
     shard: u32,
     position: QueuePosition,
-    /// The entry as a run, and the time of its write in ms since the Unix epoch. `None` if no writer of this process
-    /// wrote the entry, or if [`QueueOptions::used`] is `None`.
+    /// The run and the time of the write in ms since the Unix epoch. `None` if no writer of this process wrote the
+    /// entry, or if [`QueueOptions::used`] is `None`.
     written: Option<(QueueRun, u64)>,
 }
 
 struct QueueReader {
     options: QueueOptions,
-    /// The reader holds this guard until it has returned its unread positions with [`Self::put_back`].
+    /// Held until the reader has returned its unread positions with [`Self::put_back`].
     _reading: ReadingGuard,
     acknowledged: watch::Receiver<AckProgress>,
     /// For each shard, the position of this reader in the queue, and the entries that the reader expects.
     cursors: Vec<QueueCursor>,
-    /// The value of [`Store::disconnects`] at the newest check; 0 before the first check. The first check therefore
-    /// also finds the disconnects before the start of the reader.
+    /// [`Store::disconnects`] at the newest check; 0 before the first check, which therefore also finds the disconnects
+    /// before the start of the reader.
     disconnects: u64,
     /// The value of [`PartitionHandle::rollbacks`] at the newest check: the number of times that the driver had found a
     /// loss of commits by the store.
@@ -151,20 +148,17 @@ struct QueueReader {
     removable_count: usize,
     /// The time when the driver acknowledged the first of the removable entries.
     removable_since: Instant,
-    /// The earliest time of the next removal.
     next_removal_at: Instant,
     /// The entries that are delivered and not acknowledged, in the order of their delivery.
     unacknowledged: VecDeque<UnacknowledgedEntry>,
-    /// Number of acknowledged deliveries.
     through: u64,
-    /// Shards that may have unread entries.
     unread_shards: BTreeSet<u32>,
-    /// True if the next batch starts with a poll for entries of other processes.
+    /// The next batch starts with a poll for entries of other processes.
     is_poll_due: bool,
     poll_backoff: Backoff,
     counted_at: Option<Instant>,
     throttle: LogThrottle,
-    /// The time since which the store does not answer.
+    /// Runs while the store does not answer.
     failures: FailureTimer,
     restart_throttle: LogThrottle,
 }
@@ -296,8 +290,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes all entries from `unacknowledged`. Returns, for each shard, the runs of the entries that the receiver
-    /// has not used. Returns nothing, and removes nothing, if [`QueueOptions::used`] is `None`.
+    /// Empties `unacknowledged`, and returns the unused runs of each shard. Does nothing if [`QueueOptions::used`] is
+    /// `None`.
     fn take_unused(&mut self) -> BTreeMap<u32, NewQueueRuns> {
         let mut unused = BTreeMap::<u32, NewQueueRuns>::new();
         let Some(used) = &self.options.used else { return unused };
@@ -324,9 +318,9 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries if a removal is due, and reads the next entries. If the read returned no entry,
-    /// counts the waiting events. The second value of the result is `true` if the read returned entries that this
-    /// reader had delivered earlier; the batch does not contain these entries.
+    /// Removes acknowledged entries if a removal is due, and reads the next entries. Counts the waiting events if the
+    /// read returned none. The second value is `true` if the read returned entries that this reader had delivered
+    /// earlier; the batch lacks them.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.is_poll_due) {
@@ -339,8 +333,7 @@ impl QueueReader {
         Ok((batch, is_known))
     }
 
-    /// Finds the shards that have unread entries. This method reads only the oldest and the newest queue position of
-    /// each shard, because most queues have no new entries.
+    /// Reads only the oldest and the newest queue position of each shard, because most queues have no new entries.
     async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
         let ends_of_shards = match store.queue_ends(partition).await {
@@ -373,7 +366,6 @@ impl QueueReader {
         tokio::time::sleep(STORE_RETRY_DELAY).await;
     }
 
-    /// Reports that the store answers, if it did not answer before.
     fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             let stream = &*self.options.partition.stream;
@@ -381,10 +373,8 @@ impl QueueReader {
         }
     }
 
-    /// Reads the next entries of the shards that may have unread entries. If a shard has no more entries, later calls
-    /// read this shard only after a notification, or after a poll has found new entries. The result has the same
-    /// meaning as the result of
-    /// [`Self::next_batch`].
+    /// Later calls read a shard without more entries only after a notification, or after a poll has found new entries.
+    /// The result is as in [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         // Immediately before the read, the reader takes the queue positions of the entries that this process has
         // written. The read must therefore find all of these entries. If the reader took these positions after the
@@ -481,16 +471,15 @@ impl QueueReader {
         self.notify_driver();
     }
 
-    /// Notifies the driver that the store may have gone back in time. An idle driver would not detect by itself that
-    /// the store has lost commits.
+    /// An idle driver would not detect by itself that the store has lost commits.
     fn notify_driver(&self) {
         if let Some(handle) = &self.options.handle {
             handle.report_store_rollback();
         }
     }
 
-    /// Reports lost events. `safe` is the number of waiting events that this process accepted and that the store still
-    /// has; `None` if the reader has not counted them yet.
+    /// `safe` is the number of waiting events that this process accepted and that the store still has; `None` before a
+    /// recount.
     fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
         let QueueOptions { partition, losses, .. } = &self.options;
         report_lost_events(partition, shard, loss, safe, losses, LOST_EVENTS_MESSAGE);
@@ -523,9 +512,8 @@ impl QueueReader {
         );
     }
 
-    /// Delivers a batch. While the channel of deliveries is full, processes notifications and acknowledgements. Returns
-    /// `true` after the delivery. Returns `false` if the driver takes no more deliveries, or sends no more
-    /// acknowledgements.
+    /// Processes notifications and acknowledgements while the channel is full. Returns `false` if the driver takes no
+    /// more deliveries, or sends no more acknowledgements.
     async fn deliver(
         &mut self,
         sender: &mpsc::Sender<DeliveryBatch>,
@@ -567,8 +555,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries from the store if a removal is due, or if `all` is set. If a shard has lost the
-    /// newest entry to remove, starts to read the shard's queue from its beginning.
+    /// Removes acknowledged entries if a removal is due, or if `all` is set. If a shard has lost the newest of them,
+    /// starts to read its queue from the beginning.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =
@@ -608,7 +596,6 @@ impl QueueReader {
         }
     }
 
-    /// Updates the gauge of waiting events, at most once every [`COUNT_INTERVAL`].
     async fn count(&mut self) {
         if self.counted_at.is_some_and(|at| at.elapsed() < COUNT_INTERVAL) {
             return;
@@ -626,8 +613,8 @@ impl QueueReader {
 }
 
 /// Creates the dead letter of an unreadable entry. The tag in the letter's id is derived from the queue position, so
-/// that a repeated read creates the same letter. The tag also determines the shard in which the letter is committed.
-/// This shard is the shard of the queue, because the removal of the entry depends on that commit.
+/// that a repeated read creates the same letter. The tag also places the letter in the shard of the queue, because the
+/// removal of the entry depends on that commit.
 fn letter(
     partition: &Partition,
     shards: u32,

@@ -20,12 +20,10 @@ pub(super) struct UnconfirmedEvents {
     events: VecDeque<Option<UnconfirmedEvent>>,
     /// Number of confirmed events before the first unconfirmed event.
     through: u64,
-    /// The number of unconfirmed events.
     count: usize,
-    /// The approximate size of the unconfirmed events in memory, in bytes.
     bytes: usize,
-    /// The length of `events` at which the inbox reads no more batches. This length limits the number of events that
-    /// the inbox publishes a second time after a failure.
+    /// The inbox reads no more batches at this length of `events`, so that it does not publish too many events a second
+    /// time after a failure.
     repeat_limit: usize,
 }
 
@@ -37,22 +35,18 @@ struct UnconfirmedEvent {
 }
 
 impl UnconfirmedEvents {
-    /// Creates an empty list with this `repeat_limit`.
     pub(super) fn new(repeat_limit: usize) -> Self {
         Self { events: VecDeque::new(), through: 0, count: 0, bytes: 0, repeat_limit }
     }
 
-    /// Returns whether the broker has confirmed all events in the list.
     pub(super) fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Returns the number of confirmed events before the first unconfirmed event.
     pub(super) fn through(&self) -> u64 {
         self.through
     }
 
-    /// Returns whether the inbox may read another batch of events.
     pub(super) fn has_room(&self) -> bool {
         self.count < EVENT_LIMIT
             && self.bytes < EVENT_BYTES_LIMIT
@@ -65,7 +59,6 @@ impl UnconfirmedEvents {
         self.events.iter().flatten().any(|pending| pending.is_refused)
     }
 
-    /// Appends events that the inbox has read.
     pub(super) fn extend(&mut self, events: impl Iterator<Item = Event>) {
         for event in events {
             self.count += 1;
@@ -98,8 +91,7 @@ impl UnconfirmedEvents {
             .unzip()
     }
 
-    /// Records which of the published events the broker accepted. Returns the number of confirmed events before the
-    /// first unconfirmed event.
+    /// Returns the number of confirmed events before the first unconfirmed event.
     pub(super) fn confirm(&mut self, indexes: &[usize], accepted: &[bool]) -> u64 {
         for (index, accepted) in indexes.iter().zip(accepted) {
             let slot = &mut self.events[*index];

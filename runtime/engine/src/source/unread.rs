@@ -14,7 +14,6 @@ use super::notifier::{QueueNotifier, QueueNotifiers};
 use crate::incident::{LossCounts, report_lost_events};
 use ordain_store::{AssignRequest, Destination, DestinationRules, Partition, Store, StoreError};
 
-/// Time between two checks whether the store has lost accepted events.
 const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Delay before a check that is due because many accepted events wait. With a longer delay, the queue notifier could
 /// reach its limit before the check, and forget the oldest of these events.
@@ -26,26 +25,23 @@ const CHECK_TIMEOUT: Duration = Duration::from_secs(10);
 /// The store keeps a record for at least half an hour after a call.
 const RENEWAL_INTERVAL: Duration = Duration::from_mins(10);
 
-/// The words of a log line about lost events.
 const POSSIBLE_LOSS_MESSAGE: &str = "the store went back in time, and events that this process accepted may be lost. \
                                      The store no longer has these events, but another process may have read some of \
                                      them before the loss. This process accepted the first of these events at `since`; \
                                      the producers must send all of them again";
 
-/// The events that this process added to one shard of a queue, and that may still be unread.
+/// This process added the events to one shard of a queue, and they may still be unread.
 struct UnreadQueue {
     partition: Partition,
     shard: u32,
     notifier: Arc<QueueNotifier>,
     writer: Arc<QueueWriter>,
-    /// The numbers of the calls that added the events to the queue.
     calls: BTreeSet<u64>,
-    /// The losses of the partition.
     losses: Arc<LossCounts>,
 }
 
 /// Checks the accepted events that wait in queues without a reader in this process. Counts and logs the accepted events
-/// that the store has lost. `losses` returns the counts of a partition. This function never returns.
+/// that the store has lost. `losses` returns the counts of a partition.
 pub(crate) async fn watch_accepted_events(
     store: &Arc<dyn Store>,
     notifiers: &QueueNotifiers,

@@ -18,7 +18,6 @@ use crate::view::{self, BindingRow, ResumedPage, ResumedRow, UnboundPage};
 use ordain_engine::run::unbind_former;
 use ordain_store::{QueueRecords, Store};
 
-/// An action on a stream.
 #[derive(Debug, Deserialize)]
 #[serde(tag = "action", rename_all = "snake_case", deny_unknown_fields)]
 pub(super) enum StreamAction {
@@ -28,9 +27,8 @@ pub(super) enum StreamAction {
     Unbind {},
 }
 
-/// Handles `POST /v1/streams/{stream}/actions`. The media type must be JSON, so that no web page of another origin can
-/// start an action. A browser sends JSON for such a page only after a preflight request, and this listener does not
-/// allow preflight requests.
+/// The media type must be JSON, so that no web page of another origin can start an action. A browser sends JSON for
+/// such a page only after a preflight request, and this listener does not allow preflight requests.
 pub(super) async fn act_on_stream(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,

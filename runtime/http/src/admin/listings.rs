@@ -25,12 +25,10 @@ use ordain_util::command::config_option;
 
 /// Maximum number of rows of a page if the query has no `limit`.
 const DEFAULT_ROWS_LIMIT: usize = 100;
-/// Highest `limit` that a query may have.
 const PAGE_ROWS_LIMIT: usize = 1_000;
 
 type PageResult = Result<Response, ProblemDetails>;
 
-/// The query for a page of keys.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct KeysQuery {
@@ -41,8 +39,8 @@ pub(super) struct KeysQuery {
     limit: Option<usize>,
 }
 
-/// The query for a page of dead letters or, with an `id`, for one letter. An `id` without a `key` selects a letter
-/// whose event has no key.
+/// Selects a page of dead letters or, with an `id`, one letter. An `id` without a `key` selects a letter whose event
+/// has no key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeadQuery {
@@ -60,10 +58,9 @@ impl AdminState {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// Fetches data from the store and returns the data as JSON. A blocking thread encodes the JSON. Each query holds
-    /// one of [`QUERY_LIMIT`](super::QUERY_LIMIT) permits until its response is sent. If the caller disconnects while
-    /// the query runs, the query holds the permit until the query ends. The permits therefore limit both the running
-    /// queries and the pages in memory.
+    /// A blocking thread encodes the JSON. Each query holds one of [`QUERY_LIMIT`](super::QUERY_LIMIT) permits until
+    /// its response is sent; if the caller disconnects while the query runs, until the query ends. The permits
+    /// therefore limit both the running queries and the pages in memory.
     pub(super) async fn respond<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,
@@ -121,7 +118,6 @@ async fn require_stream(
     )))
 }
 
-/// Handles `GET /v1/streams`: returns all streams.
 pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     let asking = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| {
@@ -149,7 +145,6 @@ pub(super) async fn streams(State(app): State<Arc<AdminState>>) -> PageResult {
     .await
 }
 
-/// Handles `GET /v1/streams/{stream}/keys`: returns a page of the stream's keys.
 pub(super) async fn keys(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,
@@ -190,7 +185,6 @@ pub(super) async fn key(
     app.respond(fetch, |(row, state)| view::to_json(&KeyRow::with_state(row, state.as_ref()))).await
 }
 
-/// Handles `GET /v1/dead`: returns a page of dead letters, or one dead letter.
 pub(super) async fn dead(
     State(app): State<Arc<AdminState>>,
     query: Result<Query<DeadQuery>, QueryRejection>,
@@ -225,7 +219,6 @@ pub(super) async fn dead(
     .await
 }
 
-/// Handles `GET /v1/instances`: returns the instances with their partitions.
 pub(super) async fn instances(State(app): State<Arc<AdminState>>) -> PageResult {
     let showing = Arc::clone(&app);
     let fetch = async move |store: Arc<dyn Store>| Ok(store.table().await?);

@@ -1,7 +1,7 @@
 //! `GET /metrics`: the counts of the partitions, the handlers and the background tasks. Each request reads the current
-//! counts, and the newest results of the background tasks. The values of labels are names (of streams, handlers and
-//! replay sources), versions of handlers, and numbers (of partitions and shards). Other values are the statuses of
-//! responses, and words of fixed sets. A label must never contain the key of an event.
+//! counts, and the newest results of the background tasks. The value of a label is a name (of a stream, handler or
+//! replay source), a version of a handler, a number (of a partition or shard), the status of a response, or a word of a
+//! fixed set. A label must never contain the key of an event.
 
 mod help;
 mod process;
@@ -30,7 +30,6 @@ use process::ProcessMetrics;
 /// The media type of `OpenMetrics`. Callers that do not accept this type get the text format of Prometheus.
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text";
 
-/// The values of all metrics for one response.
 struct MetricsSnapshot {
     partitions: Vec<(String, Arc<PartitionMetrics>, Stats)>,
     streams: BTreeMap<Arc<str>, Stats>,
@@ -64,7 +63,6 @@ struct MetricsSnapshot {
     unroutable_messages: BTreeMap<String, u64>,
 }
 
-/// Handles `GET /metrics`.
 pub(super) async fn metrics(
     State(app): State<Arc<AdminState>>,
     headers: HeaderMap,
@@ -179,8 +177,8 @@ impl MetricsSnapshot {
         snapshot
     }
 
-    /// Returns the number of parked keys of a stream (keys that stopped at a failed or missing event). The number is
-    /// the higher of two counts: the newest count in the store, and the present count in the memory of this process.
+    /// Parked keys stopped at a failed or missing event. The number is the higher of two counts: the newest count in
+    /// the store, and the present count in the memory of this process.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

@@ -14,7 +14,6 @@ use ordain_store::{KeyFilter, Store, StoreError};
 
 /// Maximum number of parked keys that one query of the count returns.
 const PAGE_KEYS: usize = 500;
-/// Shortest delay between two counts.
 const MIN_COUNT_DELAY: Duration = Duration::from_secs(2);
 /// The delay between two counts is at least this many times the duration of the last count.
 const COUNT_DELAY_FACTOR: u32 = 50;

@@ -10,8 +10,7 @@ use tokio::sync::Notify;
 use super::AdminState;
 use crate::view;
 
-/// Shortest delay between two reads. A shorter delay would be useless, because instances report their pending work
-/// every two seconds.
+/// A shorter delay would be useless, because instances report their pending work every two seconds.
 const READ_DELAY: Duration = Duration::from_secs(2);
 
 /// The result of the newest read, and the request for another read.

@@ -19,8 +19,8 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
-/// For this time after a queue was full, the intake checks each request before it writes any event of the request. The
-/// check requires room in all queues for these events.
+/// For this time after a queue was full, the intake requires room in all queues before it writes any event of a
+/// request.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 /// Maximum number of queue entries that the intake reads in one call of the store, to find keys with waiting events.
@@ -35,7 +35,6 @@ const BEGUN_KEYS_LIMIT: usize = 1 << 16;
 /// the store again for each key from time to time.
 const BEGUN_KEYS_INTERVAL: Duration = Duration::from_mins(1);
 
-/// The part of the process that accepts events over HTTP for one stream.
 pub(super) struct Intake {
     pub(super) decoder: EventDecoder,
     /// The name of the source's setting that limits the queue: `inbox` or `queue`.
@@ -43,14 +42,14 @@ pub(super) struct Intake {
     stream: Arc<str>,
     first: u64,
     /// The highest sequence with which an event of a key without earlier events can take effect. `None` if there is no
-    /// such limit. Also `None` if events of the stream may arrive in another way than through the store, because the
-    /// store then does not show whether a key has earlier events.
+    /// such limit, or if events of the stream may arrive in another way than through the store: the store then does not
+    /// show whether a key has earlier events.
     new_key_limit: Option<u64>,
     /// True if `new_key_limit` permits a multiple of `gap.max_width`, because the keys of the stream skip missing
     /// events.
     skips: bool,
-    /// Keys that have earlier events. If an event has a sequence above `new_key_limit`, the intake queries the store
-    /// about the key of the event. For the keys in this set, the intake does not repeat this query.
+    /// If an event has a sequence above `new_key_limit`, the intake queries the store about the key of the event,
+    /// unless this set has the key.
     begun_keys: Mutex<BegunKeys>,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
@@ -67,12 +66,10 @@ pub(super) struct Intake {
     full_at: Mutex<Option<Instant>>,
 }
 
-/// The digests of keys that have earlier events. The set consists of two generations. When a new generation begins, the
-/// older of the two is forgotten.
+/// The digests of keys that have earlier events. When a new generation begins, the older of the two is forgotten.
 struct BegunKeys {
     recent: HashSet<u64>,
     earlier: HashSet<u64>,
-    /// The time when the generation `recent` began.
     since: Instant,
 }
 
@@ -92,7 +89,6 @@ impl BegunKeys {
         self.recent.insert(key);
     }
 
-    /// Forgets the generations that are too old.
     fn expire(&mut self, now: Instant) {
         let age = now.saturating_duration_since(self.since);
         if age >= BEGUN_KEYS_INTERVAL {
@@ -113,7 +109,6 @@ impl BegunKeys {
 /// their own. The intake reads each entry of this queue once, and keeps the keys of the entries for later requests.
 #[derive(Default)]
 struct WaitingKeys {
-    /// For each key, the number of its newest entry.
     keys: BTreeMap<String, u64>,
     /// The number of the first entry that may still be in the queue.
     start: u64,
@@ -132,8 +127,7 @@ impl WaitingKeys {
     }
 }
 
-/// Writes events to `log`, which retains them for replay. Does not change events that the log already contains. Returns
-/// the reply to each event.
+/// Writes the events to `log`, which retains them for replay, and does not change events that it already contains.
 async fn retain(
     log: &EventAssigner,
     items: &[AssignItem],
@@ -281,7 +275,6 @@ impl Intake {
         self.begun_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the error text of an event that [`unreachable_events`](Self::unreachable_events) returned.
     pub(super) fn unreachable_error(&self, event: &Event) -> String {
         let sequence = event.sequence().unwrap_or_default();
         let limit = self.new_key_limit.unwrap_or_default();
@@ -294,8 +287,8 @@ impl Intake {
         )
     }
 
-    /// Writes events to the queues of the stream, each event after the earlier events of its key. Returns the reply to
-    /// each event. When the call returns successfully, all accepted events are durable.
+    /// Writes each event after the earlier events of its key. When the call returns successfully, all accepted events
+    /// are durable.
     pub(super) async fn accept(
         &self,
         events: &[Arc<Event>],

@@ -12,8 +12,7 @@ use serde_json::value::RawValue;
 
 use ordain_cloudevents::compact;
 
-/// Maximum depth of nested arrays and objects. JSON readers accept at least 100 levels, and the row around the data
-/// adds a few levels.
+/// JSON readers accept at least 100 levels, and the row around the data adds a few levels.
 const NESTING_LIMIT: usize = 90;
 
 /// The data of an event, the state of a key, or the bytes of an unreadable delivery, as a part of a JSON text.
@@ -75,8 +74,7 @@ fn is_portable(json: &str) -> bool {
     NestingCheck { levels: NESTING_LIMIT }.deserialize(&mut reader).is_ok()
 }
 
-/// A visitor that reads JSON to its end and keeps no data. The visitor fails if arrays and objects are nested more than
-/// `levels` deep.
+/// Fails if arrays and objects are nested more than `levels` deep.
 #[derive(Clone, Copy)]
 struct NestingCheck {
     levels: usize,

@@ -77,7 +77,6 @@ pub struct KeyRow {
     pub state: Option<JsonData>,
 }
 
-/// The JSON of a key whose record cannot be read.
 #[derive(Serialize)]
 struct CorruptRow<'a> {
     due_at: Option<&'a RowText>,

@@ -191,7 +191,6 @@ fn refused_rows(folder: &PluginFolder) -> Vec<RefusedRow> {
     rows.collect()
 }
 
-/// Returns the streams that are configured with a handler.
 fn streams_of(loaded: &LoadedConfig, handler: &str) -> Vec<RowText> {
     let using = loaded.config.streams.iter().filter(|(_, stream)| &*stream.handler == handler);
     using.map(|(stream, _)| (&**stream).into()).collect()

@@ -15,11 +15,10 @@ use super::super::{EmbeddedStore, keys as table_keys};
 use super::after;
 use ordain_store::{KeyFilter, KeyListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredKey};
 
-/// The default of [`KeyFilter::scan_limit`]: the maximum number of key records that the store examines for a page. With
-/// this limit, a page takes at most about 20 ms, even if the filter finds only a few keys.
+/// The default of [`KeyFilter::scan_limit`]. With this limit, a page takes at most about 20 ms, even if the filter
+/// finds only a few keys.
 const PAGE_SCAN_LIMIT: usize = 10_000;
 
-/// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "k1:";
 
 #[async_trait]

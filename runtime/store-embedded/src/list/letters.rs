@@ -14,7 +14,6 @@ use ordain_store::{
     LETTERS_PAGE_BYTES, LetterListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredLetter,
 };
 
-/// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "d1:";
 
 #[async_trait]

@@ -23,8 +23,7 @@ use super::single::{ServerTarget, SingleServer};
 use super::{CommandGroup, is_broken};
 use ordain_store::{RedisAddress, RedisUrl};
 
-/// The maximum number of tries of one call that nodes redirect or refuse. After the last try, the caller gets the
-/// error.
+/// After the last try, the caller gets the error of the redirection or refusal.
 const TRIES_LIMIT: u32 = 6;
 /// The first delay between two tries of a call. Each later delay is twice as long as the delay before it. Some tries
 /// follow without a delay, for example the try after the first redirection.
@@ -40,11 +39,9 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// for replicas.
 pub(super) const LINKS_LIMIT: usize = 9;
 
-/// The maximum number of remembered addresses of nodes. A Cluster has at most about 1,000 nodes (Redis Cluster
-/// specification).
+/// A Cluster has at most about 1,000 nodes (Redis Cluster specification).
 const ADDRESSES_LIMIT: usize = 1_000;
 
-/// The connections to all masters of a Cluster.
 pub(super) struct Cluster {
     url: RedisUrl,
     state: Mutex<ClusterState>,
@@ -63,7 +60,6 @@ struct ClusterState {
     /// The number of broken connections, plus the number of refreshes that found new masters, plus the number of times
     /// that a redirection changed `next` of a slot.
     disconnects: u64,
-    /// The number of times that this process tried to fetch the masters of the slots.
     refreshes: u64,
 }
 
@@ -71,14 +67,12 @@ struct ClusterState {
 struct SlotState {
     /// `None` if the Cluster has assigned the slot to no node.
     master: Option<Arc<ClusterNode>>,
-    /// The node to which the slot is moving, if the master has redirected a call to this node by the error `ASK`. The
-    /// node may already have some of the slot's data.
+    /// A redirection by the error `ASK` has named this node. It may already have some of the slot's data.
     next: Option<Arc<ClusterNode>>,
     /// The number of broken connections to `master` and `next`, plus the number of changes of both.
     disconnects: u64,
 }
 
-/// A node with its connections, one for each link.
 struct ClusterNode {
     address: NodeAddress,
     links: Vec<SingleServer>,
@@ -269,9 +263,9 @@ impl Cluster {
         }
     }
 
-    /// Drops a broken connection, and counts it for all slots whose data the node may have. `before` is the number of
-    /// connections of this link that broke before this connection was opened. Does nothing if another call has already
-    /// dropped or replaced the connection.
+    /// Counts the broken connection for all slots whose data the node may have. `before` is the number of connections
+    /// of this link that broke before this connection was opened. Does nothing if another call has already dropped or
+    /// replaced the connection.
     fn record_disconnect(&self, node: &Arc<ClusterNode>, link: usize, before: u64) {
         let mut state = self.state();
         if !node.links[link].drop_broken(before) {
@@ -394,8 +388,8 @@ impl Cluster {
         found
     }
 
-    /// Queries a last known address. Returns an error if the answer names an unknown node, because the address may by
-    /// now belong to a node of another Cluster.
+    /// Returns an error if the answer names an unknown node, because the address may by now belong to a node of another
+    /// Cluster.
     async fn query_known_host(
         &self,
         address: &RedisAddress,
@@ -427,13 +421,11 @@ impl Cluster {
 }
 
 impl ClusterState {
-    /// Returns the last known hosts and ports of all nodes.
     fn known_hosts(&self) -> Vec<(String, u16)> {
         self.addresses.values().map(|node| (node.host.clone(), node.port)).collect()
     }
 
-    /// Remembers the reported addresses. If more than [`ADDRESSES_LIMIT`] addresses are remembered, forgets the
-    /// addresses that this answer lacks.
+    /// If more than [`ADDRESSES_LIMIT`] addresses are remembered, forgets the addresses that this answer lacks.
     fn remember_addresses(&mut self, owners: &SlotOwners) {
         self.addresses.extend(owners.nodes().clone());
         if self.addresses.len() > ADDRESSES_LIMIT {
@@ -480,8 +472,8 @@ impl ClusterState {
     }
 }
 
-/// Waits for answers about the masters of the slots until `found` has the rank `best`, or no answer is outstanding.
-/// Keeps in `found` the answer with the highest rank.
+/// Waits until `found` has the rank `best`, or no answer is outstanding. Keeps in `found` the answer with the highest
+/// rank.
 async fn collect_owners<R: Ord>(
     answers: Vec<BoxFuture<'_, RedisResult<SlotOwners>>>,
     found: &mut SlotOwners,
@@ -516,7 +508,6 @@ fn redirection(error: &RedisError, node: &ClusterNode) -> Option<NodeAddress> {
     parse_redirection(errors.first()?.1.details()?, &node.address.host)
 }
 
-/// Connects to a host for one query about the masters of the slots.
 async fn query_host(
     address: &RedisAddress,
     (host, port): &(String, u16),

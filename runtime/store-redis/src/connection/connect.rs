@@ -74,8 +74,8 @@ pub(super) fn is_login_error(error: &RedisError) -> bool {
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
-/// Returns the mode of a server: `standalone`, `cluster` or `sentinel`. Redis reports the mode in the field
-/// `redis_mode`, and Valkey in the field `server_mode`.
+/// `standalone`, `cluster` or `sentinel`. Redis reports the mode in the field `redis_mode`, and Valkey in the field
+/// `server_mode`.
 pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
     let info = bytes(info).unwrap_or_default();
@@ -206,7 +206,6 @@ fn is_refusal_of_hello(error: &RedisError) -> bool {
     is_login_error(error) || error.detail().is_some_and(|words| words.contains("unknown command"))
 }
 
-/// Returns whether the server closed an open connection.
 fn is_closed_by_server(error: &RedisError) -> bool {
     error.is_connection_dropped() && !error.is_connection_refusal()
 }

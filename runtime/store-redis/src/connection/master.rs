@@ -29,7 +29,6 @@ const SENTINEL_POLL_INTERVAL: Duration = Duration::from_secs(5);
 pub(super) struct SentinelMaster {
     /// The URL of the store. Its hosts are the Sentinels.
     url: RedisUrl,
-    /// The name under which the Sentinels monitor the master.
     name: String,
     known: Mutex<KnownMaster>,
     /// The number of changes of the known master. This number is written only while `known` is locked, and read without
@@ -37,7 +36,6 @@ pub(super) struct SentinelMaster {
     changes: AtomicU64,
 }
 
-/// The newest information about the master.
 #[derive(Default)]
 struct KnownMaster {
     /// The address of the master; `None` before the first connection.
@@ -49,8 +47,7 @@ struct KnownMaster {
     replaced: Option<NodeAddress>,
 }
 
-/// Regularly queries the Sentinels, so that the links change to the new master if the Sentinels have replaced the
-/// master. Ends when the last link is dropped.
+/// Queries the Sentinels, so that the links change to a new master. Ends when the last link is dropped.
 pub(super) async fn follow_master(master: Weak<SentinelMaster>) {
     loop {
         tokio::time::sleep(shortened(SENTINEL_POLL_INTERVAL)).await;
@@ -196,8 +193,7 @@ mod tests {
         SentinelAnswer { epoch, master: node(port), other_addresses: Vec::new(), is_complete }
     }
 
-    /// Returns the known master after an election with this epoch, in which the master with port 2 replaced the master
-    /// with port 1.
+    /// The known master after an election with this epoch, in which port 2 replaced port 1.
     fn replaced_in(epoch: u64) -> KnownMaster {
         let mut known = KnownMaster::default();
         known.replace(node(1), &answer(0, 1, true));

@@ -15,13 +15,11 @@ use ordain_store::RedisAddress;
 /// Sentinels possibly do not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// The master that Sentinels name. If the Sentinels disagree, this is the master according to the Sentinels that know
-/// of the newest election.
+/// If the Sentinels disagree, this is the master according to the Sentinels that know of the newest election.
 pub(super) struct SentinelAnswer {
     /// The epoch of the newest election that the Sentinels report; 0 if there was no election, or if the Sentinels do
     /// not report the epoch.
     pub(super) epoch: u64,
-    /// The address of the master.
     pub(super) master: NodeAddress,
     /// The addresses that the other Sentinels with the same epoch report. These addresses can differ from `master` if
     /// the Sentinels spell the address differently, for example as a name and as an IP address.
@@ -31,14 +29,13 @@ pub(super) struct SentinelAnswer {
 }
 
 impl SentinelAnswer {
-    /// Returns whether the Sentinels name this master.
     pub(super) fn names(&self, master: &NodeAddress) -> bool {
         self.master == *master || self.other_addresses.contains(master)
     }
 }
 
-/// Queries all Sentinels for the master with this name, and returns the answer with the newest election. One Sentinel
-/// is not enough: a Sentinel that is cut off from the others does not learn of an election, and names the old master.
+/// One Sentinel is not enough: a Sentinel that is cut off from the others does not learn of an election, and names the
+/// old master.
 pub(super) async fn query_sentinels(
     address: &RedisAddress,
     name: &str,

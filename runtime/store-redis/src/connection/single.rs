@@ -18,14 +18,10 @@ pub(super) struct SingleServer {
     connecting: tokio::sync::Mutex<()>,
 }
 
-/// The server to connect to.
 #[derive(Clone)]
 pub(super) enum ServerTarget {
-    /// The server that the URL names.
     Url,
-    /// The master that the Sentinels name.
     Master(Arc<SentinelMaster>),
-    /// A node of a Cluster.
     Node(NodeAddress),
 }
 
@@ -65,7 +61,6 @@ impl SingleServer {
         Self { url, target, current: Mutex::default(), connecting: tokio::sync::Mutex::default() }
     }
 
-    /// Returns whether Sentinels name the server.
     pub(super) fn is_under_sentinel(&self) -> bool {
         matches!(self.target, ServerTarget::Master(_))
     }
@@ -137,8 +132,8 @@ impl SingleServer {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Drops a broken connection. `before` is the number of disconnects before this connection. Returns `false`, and
-    /// does nothing, if another call has already dropped or replaced the connection.
+    /// `before` is the number of disconnects before this connection. Returns `false`, and does nothing, if another call
+    /// has already dropped or replaced the connection.
     pub(super) fn drop_broken(&self, before: u64) -> bool {
         let mut current = self.current();
         let is_first = current.disconnects() == before;

@@ -21,11 +21,9 @@ use ordain_store::{
 /// The approximate maximum number of fields that the store examines for one page, if the caller requests no other
 /// limit. With this limit, a page takes a short time even if the filter finds only a few keys.
 const PAGE_SCAN_LIMIT: usize = 20_000;
-/// The approximate maximum number of fields that one call of the script `keys` examines. A call with this number of
-/// fields blocks the server for about a millisecond.
+/// A call that examines this number of fields blocks the server for about a millisecond.
 const CALL_SCAN_LIMIT: usize = 500;
 
-/// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "k1:";
 
 /// The start of a page: the shard, and the cursor of `HSCAN` in the shard. If `after` is `Some`, earlier pages have

@@ -17,7 +17,6 @@ use ordain_store::{
     LETTERS_PAGE_BYTES, LetterListing, ListPage, PAGE_ROWS_LIMIT, StoreError, StoredLetter,
 };
 
-/// The prefix of the cursors.
 const CURSOR_PREFIX: &str = "d1:";
 
 /// A range of places of dead letters. The place of a letter is its sort key.
@@ -27,13 +26,11 @@ pub(in super::super) struct LetterRange {
 }
 
 impl LetterRange {
-    /// Restricts the range to places after `place`.
     pub(in super::super) fn continue_after(&mut self, place: &[u8]) {
         self.from = bound(b'(', place);
     }
 
-    /// Creates the range of a key's letters with sequences in `range`. `key` is the common prefix of the places of the
-    /// key's letters.
+    /// `key` is the common prefix of the places of the key's letters.
     pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
         let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
         Self {
@@ -46,10 +43,8 @@ impl LetterRange {
     }
 }
 
-/// The selection of letters within a range.
 pub(in super::super) struct LetterFilter {
-    /// The number of letters at which the read ends. The script reads pages of at most 16 places, so the read may
-    /// return a few more letters.
+    /// The script reads pages of at most 16 places, so the read may return a few more letters.
     pub(in super::super) limit: usize,
     /// The number of bytes at which the read ends. The page that reaches this number is the last page.
     pub(in super::super) bytes: usize,
@@ -68,14 +63,12 @@ impl LetterFilter {
 /// The letters of one shard that one call has read.
 pub(in super::super) struct ShardLetters {
     now: u64,
-    /// The place and the record of each letter.
     pub(in super::super) letters: Vec<(Bytes, Bytes)>,
     /// The place after which the next call continues; `None` if the range has no more letters.
     pub(in super::super) continue_after: Option<Bytes>,
 }
 
-/// Reads the letters of one shard in a range. One call examines a limited number of letters, so the caller must repeat
-/// the call if `continue_after` is `Some`.
+/// One call examines a limited number of letters, so the caller must repeat the call if `continue_after` is `Some`.
 pub(in super::super) async fn letters_of_shard(
     store: &RedisStore,
     stream: &str,
@@ -174,8 +167,8 @@ impl LetterListing for RedisStore {
     }
 }
 
-/// Returns the letter that is stored at `place`; `None` if the letter has expired. For an unreadable record, returns a
-/// letter with the raw bytes of the record, or `None` if `place` is not valid either.
+/// Returns `None` if the letter has expired. For an unreadable record, returns a letter with the raw bytes of the
+/// record, or `None` if `place` is not valid either.
 fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),

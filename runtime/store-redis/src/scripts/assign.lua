@@ -47,7 +47,6 @@ do
   end
 end
 
--- Returns the next argument of the call.
 local function next_argument()
   argument = argument + 1
   return ARGV[argument]
@@ -76,7 +75,6 @@ local writer_expires, writer_ranges
 -- received no reply to an earlier try.
 local is_repeated = false
 
--- Returns the encoded record of the writer.
 local function pack_writer(expires)
   local encoded = {pack('<I8', expires)}
   for i, range in ipairs(writer_ranges) do
@@ -116,7 +114,6 @@ if call_number then
   end
 end
 
--- Returns whether the description of a message contains the message's own number.
 local function is_own(description)
   return byte(description, 1) == 1
 end
@@ -138,7 +135,6 @@ end
 
 -- `main` has the fields and values of the HSET. `removed_fields` has the fields that the script removes after the HSET.
 local main, removed_fields = {}, {}
--- Adds a field and its value to the HSET.
 local function put(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
@@ -192,7 +188,6 @@ if limit then
   end
 end
 
--- Returns whether the first outbox position is after the other outbox position.
 local function is_after_position(commit, chunk, other_commit, other_chunk)
   return commit > other_commit or (commit == other_commit and chunk > other_chunk)
 end
@@ -554,7 +549,6 @@ do
     return number
   end
 
-  -- Skips several numbers of a record.
   local function skip_numbers(cursor, times)
     for _ = 1, times do
       next_number(cursor)

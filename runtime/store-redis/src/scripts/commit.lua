@@ -26,13 +26,11 @@ local dead_ttl, count, ops, messages = tonumber(ARGV[7]), tonumber(ARGV[8]), ARG
 local field_at, record_at = 14, 14 + count
 local rest = record_at + count
 
--- Returns the next argument after the records of the writes.
 local function next_argument()
   rest = rest + 1
   return ARGV[rest]
 end
 
--- Compare the commit with the fence.
 local fence, _, first_in_outbox = read_fence(data, partition)
 do
   local claim, before8 = ARGV[3], ARGV[5]
@@ -210,8 +208,8 @@ if #refusals > 0 then
   messages = table.concat(chunks)
 end
 
--- Read the orphan dead letters of the batch: the letters that belong to no write. The reply names the orphan letters
--- that the store already has. If the stream forwards dead letters, the outbox gets only the other orphan letters.
+-- The reply names the orphan dead letters (letters that belong to no write) that the store already has. If the stream
+-- forwards dead letters, the outbox gets only the others.
 local orphan_letters, known = {}, {}
 do
   local orphan_count, forward, seen = tonumber(ARGV[12]), ARGV[13] == '1', {}
@@ -247,20 +245,17 @@ end
 -- left open (see docs/internals/storage.md).
 redis.call('HSET', data, 'b' .. partition, number)
 
--- The fields and values of the HSET that makes the commit.
 local main = {}
 
--- Adds a field and its value to the HSET.
 local function put_field(field, value)
   main[#main + 1] = field
   main[#main + 1] = value
 end
 
--- The arguments of the commands that run before and after the HSET that makes the commit, as one list for each command.
--- `add` creates a list together with its first argument, because most commits need only a few of the lists.
+-- One list of arguments for each command before or after the HSET that makes the commit. `add` creates the lists,
+-- because most commits need only a few of them.
 local lists = {}
 
--- Appends one or two arguments to a list of `lists`.
 local function add(name, first, second)
   local list = lists[name]
   if not list then
@@ -273,7 +268,6 @@ local function add(name, first, second)
   end
 end
 
--- Runs a command with the arguments of a list of `lists`, if the list exists.
 local function run(command, key, name)
   if lists[name] then
     with_all(command, key, lists[name])
@@ -325,7 +319,6 @@ local function old_ids(key, old, record, list)
   end
 end
 
--- Removes the letters with these places from the hash and from both indexes.
 local function remove_letters(places)
   local fields = {}
   for i = 1, #places do
@@ -462,7 +455,6 @@ do
       .. sub(record, layout.LENGTH) .. state
   end
 
-  -- Collect the fields of the commit.
   local any_new = false
   for i = 1, count do
     if not refused[i] then

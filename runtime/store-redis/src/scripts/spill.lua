@@ -23,7 +23,6 @@ if is_sound(record) then
   restore_spilled_index(data, spilled, key, record)
 end
 
--- Returns whether a sequence is between the two bounds.
 local function is_requested(sequence)
   return not is_after(first, sequence) and not is_after(sequence, last)
 end

@@ -154,7 +154,6 @@ fn read_position(reader: &mut RecordReader<'_>) -> Result<usize, RecordDecodeErr
     Ok(reader.u32("position")? as usize)
 }
 
-/// Appends a count, or the index of a write or letter in its batch.
 fn put_count(count: usize, out: &mut Vec<u8>) {
     out.extend_from_slice(&(count as u32).to_le_bytes());
 }

@@ -8,8 +8,8 @@ use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_option, put_va
 /// and the last error. The texts borrow from the record.
 type AnswerView<'a> = (&'a str, [u32; 3], Option<&'a str>);
 
-/// Appends the gaps. If a time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the key record
-/// contains this time. Exception: the end time of an open gap has no meaning.
+/// If a time of a gap is 0, the field at [`NEW_TIME_AT`](super::NEW_TIME_AT) in the key record contains this time.
+/// Exception: the end time of an open gap has no meaning.
 pub(super) fn encode_gaps(gaps: &GapHistory, out: &mut Vec<u8>) {
     put_varint(gaps.iter().len() as u64, out);
     for gap in gaps.iter() {

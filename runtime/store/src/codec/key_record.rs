@@ -310,8 +310,7 @@ fn read_ahead(reader: &mut RecordReader<'_>) -> Result<AheadRange, RecordDecodeE
     Ok(AheadRange { first, last })
 }
 
-/// Reads the next hole, a range of skipped sequences. The holes are the last part of the record, so the record does not
-/// contain their number.
+/// The holes are the last part of the record, so the record does not contain their number.
 fn next_hole(reader: &mut RecordReader<'_>) -> Result<Option<(u64, u64)>, RecordDecodeError> {
     if reader.is_empty() {
         return Ok(None);

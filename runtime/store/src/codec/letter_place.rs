@@ -5,10 +5,9 @@ use ordain_core::LetterId;
 
 use crate::KEY_SIZE_LIMIT;
 
-/// The terminator after an escaped key. The terminator never occurs inside an escaped key. The terminator sorts before
-/// all bytes that can continue an escaped key. A key therefore sorts before all longer keys that begin with this key.
+/// Never occurs inside an escaped key, and sorts before all bytes that can continue one. A key therefore sorts before
+/// all longer keys that begin with this key.
 const TERMINATOR: [u8; 2] = [0, 1];
-/// The two bytes that stand for a NUL byte of a key.
 const ESCAPED_NUL: [u8; 2] = [0, 0xff];
 
 /// Appends the common prefix of the places (the sort keys) of all letters of a key.

@@ -35,7 +35,6 @@ pub struct OriginRecord {
     pub is_unordered: bool,
 }
 
-/// The record of an origin without messages.
 impl Default for OriginRecord {
     fn default() -> Self {
         let start = OutboxPosition::default();
@@ -127,7 +126,6 @@ pub fn decode_assigned(bytes: &[u8]) -> Result<Vec<AssignedChunk>, RecordDecodeE
     Ok(chunks)
 }
 
-/// Appends an outbox position.
 fn put_position(position: OutboxPosition, out: &mut Vec<u8>) {
     out.extend_from_slice(&position.commit.to_le_bytes());
     out.extend_from_slice(&position.chunk.to_le_bytes());

@@ -9,7 +9,6 @@ use super::letter::{decode_letter, encode_letter};
 use super::wire::{RecordDecodeError, RecordReader, put_bytes, put_varint};
 use crate::{OutboxEntry, OutboxMessage};
 
-/// The format byte of a write's section.
 const OUTBOX_WRITE_FORMAT: u8 = 1;
 /// The format byte of the letters' section.
 pub const OUTBOX_LETTERS_FORMAT: u8 = 2;

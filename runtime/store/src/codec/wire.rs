@@ -188,7 +188,6 @@ pub fn put_varint(mut value: u64, out: &mut Vec<u8>) {
     out.push(value as u8);
 }
 
-/// Appends the length of the bytes, then the bytes.
 pub(super) fn put_bytes(bytes: &[u8], out: &mut Vec<u8>) {
     put_varint(bytes.len() as u64, out);
     out.extend_from_slice(bytes);

@@ -7,7 +7,7 @@ use ordain_core::{NumberedChunk, OutboxPosition};
 
 use super::ChainFault;
 
-/// A message. The number of its event is the id of the message.
+/// The number of the event is the id of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct Message {
     pub(super) event: u8,
@@ -46,27 +46,24 @@ impl NumberedChunk for ChainChunk {
     }
 }
 
-/// A call in which an owner sends messages.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct Call {
     pub(super) epoch: u8,
-    /// The number of the last commit in the shard of the outbox at the time of the owner's claim.
+    /// The last commit in the shard of the outbox when the owner claimed it.
     pub(super) commit_at_claim: u64,
-    /// The last outbox position that the destination has confirmed to the owner.
+    /// The destination has confirmed this position to the owner.
     pub(super) before: Option<OutboxPosition>,
-    /// The destination may forget the messages of all commits up to this number.
+    /// The messages of all commits up to this number may be forgotten.
     pub(super) done: u64,
     pub(super) chunks: Vec<ChainChunk>,
 }
 
-/// The answer to a call.
 pub(super) enum Reply {
     /// For each message, true if the destination already had it, and the number of the message.
     Done(Vec<(bool, u64)>),
     /// The destination does nothing: it has received a call of a newer owner, or the call is a late copy.
     Fenced,
-    /// The destination has gone back. The value is the outbox position of this owner's last message at the destination;
-    /// `None` if the destination has no message of this owner.
+    /// The value is the position of this owner's last message at the destination, if it has one.
     WentBack(Option<OutboxPosition>),
 }
 
@@ -77,8 +74,7 @@ pub(super) struct Entry {
     pub(super) message: Message,
 }
 
-/// The record of a received message. By the commit and the event in the record, the destination recognises a repeat of
-/// the message.
+/// The commit and the event identify a repeat of the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct ReceivedMessage {
     position: OutboxPosition,
@@ -86,7 +82,6 @@ struct ReceivedMessage {
     number: u64,
 }
 
-/// The content of the destination.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Destination {
     /// The epoch of the last owner that sent messages.
@@ -96,11 +91,10 @@ pub(super) struct Destination {
     /// The highest outbox position of all received messages. If a new owner shows that the outbox has lost commits, the
     /// position becomes the end of the last commit that the outbox had at the owner's claim.
     highest: OutboxPosition,
-    /// The messages that the destination can recognise, grouped by their call.
+    /// Recognisable messages, grouped by their call.
     blocks: Vec<Vec<ReceivedMessage>>,
     /// All messages that the destination has, in the order in which it numbered them.
     pub(super) entries: Vec<Entry>,
-    /// By key, the next free number.
     next: BTreeMap<u8, u64>,
 }
 
@@ -109,15 +103,14 @@ impl Destination {
         self.entries.iter().any(|entry| entry.message == message)
     }
 
-    /// Returns the message that has this number among the messages of a key.
+    /// Numbers count for each key.
     pub(super) fn at(&self, key: u8, number: u64) -> Option<Message> {
         let entry =
             self.entries.iter().find(|entry| entry.number == number && entry.message.key == key);
         entry.map(|entry| entry.message)
     }
 
-    /// Processes a call: numbers the messages that are new, and finds the numbers of the messages that the destination
-    /// already has.
+    /// Numbers the new messages, and finds the numbers of the known messages.
     pub(super) fn assign(&mut self, call: &Call, fault: Option<ChainFault>) -> Reply {
         let is = |other| fault == Some(other);
         if call.epoch < self.epoch && !is(ChainFault::OlderOwnerIsAccepted) {
@@ -188,8 +181,8 @@ impl Destination {
         Reply::Done(numbers)
     }
 
-    /// Forgets the messages of commits that the outbox has lost: of all commits after `commit_at_claim`. With
-    /// `keeps_mixed`, keeps such messages if an earlier message of their call belongs to a commit that the outbox has.
+    /// The outbox has lost all commits after `commit_at_claim`. With `keeps_mixed`, keeps their messages if an earlier
+    /// message of their call belongs to a commit that the outbox has.
     fn forget_lost(&mut self, commit_at_claim: u64, keeps_mixed: bool) {
         let is_kept = |received: &ReceivedMessage| received.position.commit <= commit_at_claim;
         if keeps_mixed {
@@ -203,9 +196,8 @@ impl Destination {
         self.highest = OutboxPosition { commit: commit_at_claim, chunk: u32::MAX };
     }
 
-    /// Stores a message under its requested number if that number is free. If the message requests no number, or the
-    /// number is taken, stores the message under the next number. With `takes_any`, uses the requested number even if
-    /// it is taken. Returns the number.
+    /// If the message requests no free number, it gets the next number. With `takes_any`, uses the requested number
+    /// even if it is taken. Returns the number.
     pub(super) fn put(&mut self, message: Message, requested_number: u64, takes_any: bool) -> u64 {
         let is_free =
             requested_number > 0 && (takes_any || self.at(message.key, requested_number).is_none());

@@ -7,19 +7,18 @@ use ordain_core::{OutboxPosition, PublishHistory};
 use super::ChainFault;
 use super::destination::{Call, ChainChunk, Message};
 
-/// The shard that has the outbox.
+/// The shard with the outbox.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Source {
     /// The epoch of the newest claim that the shard has.
     pub(super) epoch: u8,
-    /// The messages of each commit. The first commit has number 1.
+    /// The first commit has number 1.
     pub(super) commits: Vec<Vec<Message>>,
-    /// Numbers of the commits whose messages are still in the outbox.
+    /// The messages of these commits are still in the outbox.
     pub(super) outbox: BTreeSet<u64>,
 }
 
 impl Source {
-    /// Returns the number of the last commit.
     pub(super) fn last(&self) -> u64 {
         self.commits.len() as u64
     }
@@ -41,13 +40,13 @@ pub(super) struct Owner {
     pub(super) history: PublishHistory<ChainChunk>,
     /// Messages for which the owner has never received an answer, in the order of the outbox.
     pub(super) waiting: Vec<ChainChunk>,
-    /// The owner has removed from the outbox the messages of all commits up to this number. When the owner repeats
-    /// commits, this number becomes 0.
+    /// The messages of all commits up to this number are removed from the outbox. When the owner repeats commits, this
+    /// number becomes 0.
     removed_through: u64,
     /// Removals that are not known to be durable. A removal up to commit 3, made when commit 5 was the last commit, is
     /// `(3, 5)`.
     pending_removals: Vec<(u64, u64)>,
-    /// The messages of all commits up to this number are removed from the outbox, and the removal is durable.
+    /// The messages up to this commit are durably removed from the outbox.
     pub(super) done: u64,
     /// Messages for which this owner has received an answer, with their numbers.
     pub(super) answered: BTreeMap<OutboxPosition, (Message, u64)>,
@@ -55,7 +54,6 @@ pub(super) struct Owner {
     pub(super) to_resend: BTreeSet<Message>,
 }
 
-/// Returns the messages of a commit, each as a separate chunk.
 fn chunks(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainChunk> {
     (0..).zip(messages).map(move |(index, message)| ChainChunk {
         position: OutboxPosition { commit: number, chunk: index },
@@ -65,7 +63,7 @@ fn chunks(number: u64, messages: &[Message]) -> impl Iterator<Item = ChainChunk>
 }
 
 impl Owner {
-    /// Claims the shard. The new owner will send all messages that are in the outbox.
+    /// The new owner will send all messages that are in the outbox.
     pub(super) fn claim(epoch: u8, source: &mut Source) -> Self {
         source.epoch = epoch;
         let left =
@@ -85,18 +83,15 @@ impl Owner {
         }
     }
 
-    /// Returns the number of the owner's last commit.
     pub(super) fn last(&self) -> u64 {
         self.commits.len() as u64
     }
 
-    /// Returns whether the shard has all commits of this owner.
     pub(super) fn has_commits(&self, source: &Source) -> bool {
         source.epoch == self.epoch && source.commits == self.commits
     }
 
-    /// Makes a commit with these messages, and appends them to the messages to send. The commit makes all earlier
-    /// removals from the outbox durable.
+    /// Appends the messages to the messages to send. The commit makes all earlier removals from the outbox durable.
     pub(super) fn commit(&mut self, messages: Vec<Message>, source: &mut Source) {
         source.push(messages.clone());
         self.commits.push(messages);
@@ -110,8 +105,7 @@ impl Owner {
         }
     }
 
-    /// Repeats the commits that the shard has lost. If the shard has also lost the owner's claim, repeats nothing and
-    /// returns false.
+    /// If the shard has also lost the owner's claim, repeats nothing and returns false.
     pub(super) fn recommit(&mut self, source: &mut Source, fault: Option<ChainFault>) -> bool {
         if source.epoch != self.epoch {
             return false;
@@ -174,7 +168,7 @@ impl Owner {
             .map(|answered| answered.0)
     }
 
-    /// Forgets the newest answered message, and remembers all other answered messages.
+    /// Keeps all other answered messages.
     pub(super) fn forget_newest(&mut self, now: u64) {
         let mut kept: Vec<(ChainChunk, u64)> = Vec::new();
         for (position, (message, number)) in &self.answered {
@@ -189,7 +183,6 @@ impl Owner {
         self.history.record_answer(&chunks, &numbers, true, now);
     }
 
-    /// Drops the messages that the owner must send again, as if the destination had answered them.
     pub(super) fn drop_lost(&mut self) {
         let lost: Vec<_> = self.history.next_chunks(&[]).copied().collect();
         let numbers: Vec<u64> = lost.iter().map(|chunk| chunk.requested).collect();

@@ -13,7 +13,7 @@ use super::outcome::{ChainCounts, ChainViolation};
 use super::owner::{Owner, Source};
 use super::{ChainFault, ChainShards, ChainStep};
 
-/// A time in ms that is longer than the interval at which an owner checks the destination.
+/// Longer than the interval at which an owner checks the destination.
 const BEYOND_CHECK_INTERVAL_MS: u64 = 10_000;
 /// The event number of the other producer's first message.
 const FIRST_OTHER_EVENT: u8 = 100;
@@ -23,8 +23,8 @@ const FIRST_OTHER_EVENT: u8 = 100;
 pub struct ChainWorld {
     state: State,
     counts: ChainCounts,
-    /// The broken rule, if any, that the final check would find if the run now finished all work without further
-    /// losses. The first use computes this value.
+    /// The violation that the final check would find if the run now finished all work without further losses. The first
+    /// use computes this value.
     end_check: OnceLock<Option<ChainViolation>>,
 }
 
@@ -34,34 +34,34 @@ struct State {
     keys: u8,
     source: Source,
     destination: Destination,
-    /// States that the shards may go back to. The first of them is the first state of the run.
+    /// The first of these states is the first state of the run.
     past: Vec<(Source, Destination)>,
     owner: Owner,
     /// The time in ms since the beginning of the run.
     now: u64,
-    /// A call whose answer was lost. The call may arrive a second time.
+    /// A call without an answer may arrive a second time.
     late: Option<Call>,
     /// The other producer's messages, with the numbers that the destination gave them.
     other_messages: Vec<(Message, u64)>,
-    /// Messages that were removed from the outbox before the present owner's claim. The owner does not have these
-    /// messages in memory, so it cannot send them again if the destination loses them.
+    /// Removed from the outbox before the present owner's claim. The owner does not have these messages in memory, so
+    /// it cannot send them again.
     removed_before_claim: BTreeSet<Message>,
-    /// Messages that an owner had reported as done, but that were in the outbox again when a later owner claimed the
-    /// shard. The destination may have these messages twice.
+    /// An owner had reported these messages as done, but they were in the outbox again when a later owner claimed the
+    /// shard. The destination may have them twice.
     done_but_in_outbox: BTreeSet<Message>,
-    /// Messages that neither an owner nor the destination had any more, but that were in the outbox again at a later
+    /// Neither an owner nor the destination had these messages any more, but they were in the outbox again at a later
     /// claim.
     back_in_outbox: BTreeSet<Message>,
     /// Messages that the destination got from an owner whose claim the store had lost.
     from_owner_without_claim: BTreeSet<Message>,
-    /// Messages that the destination mistook for messages of a lost commit.
+    /// The destination mistook these messages for messages of a lost commit.
     mistaken: BTreeSet<Message>,
-    /// Messages of lost commits whose owner ended before it had repeated the commits.
+    /// The owner of these lost commits ended before it had repeated them.
     orphans: BTreeSet<Message>,
-    /// Messages that an owner has reported as done, so that the destination may forget them.
+    /// An owner has reported these messages as done, so the destination may forget them.
     reported: BTreeSet<Message>,
     rollbacks: u64,
-    /// Number of times that the shard with the outbox went back.
+    /// Counts the rollbacks of the shard with the outbox.
     source_rollbacks: u64,
     restarts: u64,
     broken: Option<ChainViolation>,
@@ -206,8 +206,7 @@ impl ChainWorld {
         owner.commit(messages, source);
     }
 
-    /// Repeats the commits that the store has lost. If the store has lost the owner's claim, ends the process instead,
-    /// and returns false.
+    /// If the store has lost the owner's claim, ends the process instead, and returns false.
     fn repeat_commits(&mut self) -> bool {
         let State { owner, source, fault, .. } = &mut self.state;
         let lost = owner.last().saturating_sub(source.last());
@@ -328,8 +327,8 @@ impl ChainWorld {
         }
     }
 
-    /// Repeats the lost commits. Then prepares to send again all messages after the outbox position `confirmed`: the
-    /// destination has no later message of this owner. If the owner has forgotten such a message, ends the process
+    /// First repeats the lost commits. The owner sends again all messages after the outbox position `confirmed`: the
+    /// destination has no later message of this owner. If the owner has forgotten such a message, the process ends
     /// instead.
     fn prepare_resend(&mut self, confirmed: Option<OutboxPosition>) {
         let skips_commits = self.is(ChainFault::CommitsAreNotAwaited);
@@ -369,7 +368,6 @@ impl ChainWorld {
         }
     }
 
-    /// Sends a new message of the other producer.
     fn put_other(&mut self) {
         let State { other_messages, destination, keys, .. } = &mut self.state;
         let at = other_messages.len() as u8;
@@ -377,7 +375,7 @@ impl ChainWorld {
         other_messages.push((message, destination.put(message, 0, false)));
     }
 
-    /// Sends the other producer's lost messages again, and requests their old numbers.
+    /// Requests the old numbers of the messages.
     fn resend_others(&mut self) {
         let State { other_messages, destination, .. } = &mut self.state;
         for (message, number) in other_messages {
@@ -387,7 +385,6 @@ impl ChainWorld {
         }
     }
 
-    /// Adds the present state to the states that the shards may go back to.
     fn remember(&mut self) {
         let now = (self.state.source.clone(), self.state.destination.clone());
         if self.state.past.last() != Some(&now) {
@@ -416,7 +413,7 @@ impl ChainWorld {
         *rollbacks += 1;
     }
 
-    /// Ends the process. The owner in the next process claims the shard, and reads the present content of the shard.
+    /// The owner in the next process claims the shard, and reads its present content.
     fn restart(&mut self) {
         let State { owner, source, destination, reported, orphans, removed_before_claim, .. } =
             &mut self.state;

@@ -5,8 +5,8 @@ use std::sync::OnceLock;
 
 use super::{CheckpointFault, CheckpointStep, SHARDS};
 
-/// The counts of rare events in a run. A comparison of two states ignores these counts, except `rollbacks` and
-/// `restarts`, which are also a part of the state.
+/// The counts of rare events. A comparison of two states ignores them, except `rollbacks` and `restarts`, which are
+/// also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct CheckpointCounts {
     /// Number of times that shards went back.
@@ -48,29 +48,26 @@ impl CheckpointViolation {
     }
 }
 
-/// A position in the file, and the number of the last commit of each shard. The checkpoint is valid only if all shards
-/// still have these commits.
+/// Valid only if all shards still have the last commit that the checkpoint names for each of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Checkpoint {
     position: u8,
     commits: Vec<usize>,
-    /// Number of times that owners have set the checkpoint back to the beginning of the file, up to and including this
-    /// write.
+    /// Counts the resets of the checkpoint to the beginning of the file, including this write.
     resets: u64,
 }
 
-/// A commit of a shard.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Commit {
-    /// The events that take effect.
+    /// Events that take effect.
     effects: Vec<u8>,
-    /// The events that become dead letters.
+    /// Events that become dead letters.
     letters: Vec<u8>,
-    /// The events whose dead letters the commit removes.
+    /// Events whose dead letters the commit removes.
     removed: Vec<u8>,
 }
 
-/// A shard: the epoch of the owner's claim, the commits, and the events that have a dead letter.
+/// The epoch of the owner's claim, the commits, and the events that have a dead letter.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Shard {
     epoch: u8,
@@ -79,7 +76,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// Applies a commit. Writes and removes dead letters only if `with_letters` is true.
+    /// The commit changes dead letters only if `with_letters` is true.
     fn apply(&mut self, commit: &Commit, with_letters: bool) {
         if with_letters {
             self.letters.retain(|event| !commit.removed.contains(event));
@@ -89,14 +86,12 @@ impl Shard {
     }
 }
 
-/// The shards, and the checkpoint in the first of them.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Store {
     shards: Vec<Shard>,
     checkpoint: Option<Checkpoint>,
 }
 
-/// The owner that reads the file.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Owner {
     epoch: u8,
@@ -104,29 +99,27 @@ struct Owner {
     commits_at_claim: Vec<usize>,
     /// For each shard, the commits that the owner found when it claimed the shard, and the owner's own commits.
     commits: Vec<Vec<Commit>>,
-    /// The next event to read; `None` until the owner has read the checkpoint.
+    /// `None` until the owner has read the checkpoint.
     next: Option<u8>,
-    /// Events that the owner has read but not committed.
+    /// Read but not committed.
     open: Vec<u8>,
-    /// Events that the owner has taken from their dead letters but not committed.
+    /// Taken from their dead letters but not committed.
     from_letters: Vec<u8>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     fault: Option<CheckpointFault>,
-    /// Number of events in the file.
     file: u8,
     /// Number of events that become dead letters.
     dead: u8,
     store: Store,
-    /// States that the shards may go back to. The first of them is the first state of the run.
+    /// The first of these states is the first state of the run.
     past: Vec<Store>,
     owner: Owner,
-    /// Number of times that owners have set the checkpoint back to the beginning of the file.
+    /// Counts the resets of the checkpoint to the beginning of the file.
     resets: u64,
-    /// True if the store lost a write that had set the checkpoint back to the beginning of the file, so that the store
-    /// has an older checkpoint again.
+    /// The store has an older checkpoint again, because it lost a reset to the beginning of the file.
     lost_reset: bool,
     rollbacks: u64,
     restarts: u64,
@@ -138,8 +131,8 @@ struct State {
 pub struct CheckpointWorld {
     state: State,
     counts: CheckpointCounts,
-    /// The broken rule, if any, that the final check would find if the run now finished all work without further
-    /// losses. The first use computes this value.
+    /// The violation that the final check would find if the run now finished all work without further losses. The first
+    /// use computes this value.
     end_check: OnceLock<Option<CheckpointViolation>>,
 }
 
@@ -156,7 +149,7 @@ impl Hash for CheckpointWorld {
 }
 
 impl Owner {
-    /// Claims all shards. The new owner knows the commits that the shards have.
+    /// The new owner knows the commits that the shards have.
     fn claim(epoch: u8, store: &mut Store) -> Self {
         for shard in &mut store.shards {
             shard.epoch = epoch;
@@ -185,7 +178,7 @@ impl Owner {
 }
 
 impl CheckpointWorld {
-    /// Returns the first state of a run. The file has `file` events; the first `dead` of them become dead letters.
+    /// The file has `file` events; the first `dead` of them become dead letters.
     pub fn new(file: u8, dead: u8, fault: Option<CheckpointFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let mut store = Store { shards, checkpoint: None };
@@ -263,9 +256,9 @@ impl CheckpointWorld {
         self.state.fault == Some(fault)
     }
 
-    /// Reads the checkpoint, and opens the file at the position of the checkpoint. If a shard lacks the commit that the
-    /// checkpoint names, opens the file at its beginning, and sets the checkpoint back to the beginning. If the shard
-    /// of the checkpoint has lost the owner's claim, ends the owner instead.
+    /// Opens the file at the position of the checkpoint. If a shard lacks the commit that the checkpoint names, sets
+    /// the checkpoint back to the beginning. If the shard of the checkpoint has lost the owner's claim, ends the owner
+    /// instead.
     fn start(&mut self) {
         let leaves_old = self.is(CheckpointFault::OldCheckpointStays);
         let State { store, owner, resets, .. } = &mut self.state;
@@ -329,8 +322,7 @@ impl CheckpointWorld {
         owner.commits[at].push(commit);
     }
 
-    /// Takes an event from its dead letter, to execute the event. An owner that has not read the checkpoint yet takes
-    /// nothing, because it must not commit yet.
+    /// An owner that has not read the checkpoint yet takes nothing, because it must not commit yet.
     fn take_letter(&mut self) {
         let is_removed_early = self.is(CheckpointFault::LettersAreRemovedEarly);
         let State { store, owner, .. } = &mut self.state;
@@ -349,8 +341,7 @@ impl CheckpointWorld {
         }
     }
 
-    /// Repeats the lost commits of a shard. If the shard has also lost the owner's claim, ends the owner and returns
-    /// false.
+    /// If the shard has also lost the owner's claim, ends the owner and returns false.
     fn repeat_in(&mut self, shard: usize) -> bool {
         let drops = self.is(CheckpointFault::LostCommitsAreDropped);
         let with_letters = !self.is(CheckpointFault::LettersAreNotRepeated);
@@ -383,8 +374,8 @@ impl CheckpointWorld {
         }
     }
 
-    /// Writes a checkpoint that covers all events before the first uncommitted event. Does nothing if the shard of the
-    /// checkpoint has lost the owner's claim.
+    /// The checkpoint covers all events before the first uncommitted event. Does nothing if the shard of the checkpoint
+    /// has lost the owner's claim.
     fn save(&mut self) {
         let covers_open = self.is(CheckpointFault::OpenEventsAreCovered);
         let State { store, owner, fault, resets, .. } = &mut self.state;

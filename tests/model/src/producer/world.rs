@@ -8,17 +8,17 @@ use ordain_core::ProducerHistory;
 
 use super::{ProducerFault, ProducerStep, SHARDS};
 
-/// A time in ms that is longer than the interval at which a producer checks its witnesses.
+/// Longer than the interval at which a producer checks its witnesses.
 const BEYOND_CHECK_INTERVAL_MS: u64 = 10_000;
 /// The time in ms after which the producer forgets a call.
 const CALL_MAX_AGE_MS: u64 = 120_000;
 /// The number of the other producer's first event.
 const FIRST_OTHER_EVENT: u8 = 100;
-/// Number of attempts to write the events of one call. If all of them fail, the producer is stuck.
+/// If all attempts to write the events of one call fail, the producer is stuck.
 const ATTEMPT_LIMIT: usize = 5;
 
-/// The counts of rare events in a run. A comparison of two states ignores these counts, except `rollbacks` and
-/// `restarts`, which are also a part of the state.
+/// The counts of rare events. A comparison of two states ignores them, except `rollbacks` and `restarts`, which are
+/// also a part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProducerCounts {
     /// Number of times that shards went back.
@@ -77,14 +77,12 @@ impl ProducerViolation {
     }
 }
 
-/// An event with its number in the shard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 struct NumberedEvent {
     event: u8,
     number: u64,
 }
 
-/// A checkpoint in a shard.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 struct Checkpoint {
     /// The next event to publish: all earlier events of the file are in their shards.
@@ -93,7 +91,6 @@ struct Checkpoint {
     run: u64,
 }
 
-/// A shard: its events, and the producer's checkpoint.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Shard {
     events: Vec<NumberedEvent>,
@@ -103,7 +100,7 @@ struct Shard {
 }
 
 impl Shard {
-    /// Returns the highest number that the shard has given to an event; 0 if the shard has no event.
+    /// 0 if the shard has no event.
     fn last(&self) -> u64 {
         self.events.last().map_or(0, |last| last.number)
     }
@@ -137,24 +134,22 @@ impl Shard {
     }
 }
 
-/// An event of a call. `is_new` is true if the producer knows that this call added the event to the shard. Only a new
-/// event can be a witness (an event whose absence shows that the shard went back in time). An event that the store had
-/// before the call cannot be a witness, because the store may soon forget its id.
+/// `is_new` is true if the producer knows that this call added the event to the shard. Only a new event can be a
+/// witness (an event whose absence shows that the shard went back): the store may soon forget the id of an event that
+/// it had before the call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct WrittenEvent {
     numbered: NumberedEvent,
     is_new: bool,
 }
 
-/// The events that one call wrote.
 type Call = Vec<WrittenEvent>;
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
     fault: Option<ProducerFault>,
-    /// Number of events in the file.
     file: u8,
-    /// True if the producer is a program with the library, which has no file and no checkpoints.
+    /// A program with the library has no file and no checkpoints.
     is_library: bool,
     /// For each shard and each number, the events that the broker has received, in the order of their arrival. Shards
     /// that go back do not change the broker. `None` if no stream reads the events from a broker.
@@ -162,27 +157,25 @@ struct State {
     /// True if the producer has ended with an error, because the store cannot give a lost event its earlier number.
     is_stopped: bool,
     shards: Vec<Shard>,
-    /// States that the shards may go back to. The first of them is the first state of the run.
+    /// The first of these states is the first state of the run.
     past: Vec<Vec<Shard>>,
     /// The next event to publish.
     next: u8,
-    /// Number of events of the file that this run or an earlier run has published.
+    /// This run or an earlier run has published these events of the file.
     published: u8,
     history: ProducerHistory<Call, NumberedEvent>,
     /// For each shard, the checkpoint that the producer last wrote or read.
     checkpoints: Vec<Checkpoint>,
-    /// The number of this run. A run gets the next number whenever it reads the checkpoints.
+    /// Increases whenever a run reads the checkpoints.
     run: u64,
-    /// The numbers that the shards gave to the new events of the calls in the producer's memory.
+    /// The numbers of the new events of the calls in the producer's memory.
     answered: BTreeMap<u8, u64>,
-    /// Published events that are not in the producer's memory, because it has forgotten their calls, or because an
-    /// earlier run wrote them.
+    /// The producer has forgotten the calls of these events, or an earlier run wrote them.
     forgotten: BTreeSet<u8>,
     other_events: u8,
     /// The time in ms since the beginning of the run.
     now: u64,
     rollbacks: u64,
-    /// Number of broken connections of the producer.
     disconnects: u64,
     restarts: u64,
     calls_forgotten: u64,
@@ -194,8 +187,8 @@ struct State {
 pub struct ProducerWorld {
     state: State,
     counts: ProducerCounts,
-    /// The broken rule, if any, that the final check would find if the run now finished all work without further
-    /// losses. The first use computes this value.
+    /// The violation that the final check would find if the run now finished all work without further losses. The first
+    /// use computes this value.
     end_check: OnceLock<Option<ProducerViolation>>,
 }
 
@@ -226,9 +219,9 @@ fn newest(call: &[WrittenEvent]) -> BTreeMap<u32, NumberedEvent> {
 }
 
 impl ProducerWorld {
-    /// Returns the first state of a run. The producer publishes `file` events. A producer that is a program with the
-    /// library has no file: it receives each event only once, and has no checkpoints. If `has_reader` is true, the
-    /// producer also sends each event to a broker, and a stream reads the events from the broker.
+    /// The producer publishes `file` events. A program with the library has no file: it receives each event only once,
+    /// and has no checkpoints. If `has_reader` is true, the producer also sends each event to a broker, and a stream
+    /// reads the events from the broker.
     pub fn new(file: u8, is_library: bool, has_reader: bool, fault: Option<ProducerFault>) -> Self {
         let shards = vec![Shard::default(); usize::from(SHARDS)];
         let state = State {
@@ -389,8 +382,8 @@ impl ProducerWorld {
         (call, went_back)
     }
 
-    /// Sends an event of a shard to the broker, if there is a broker. `keeps_number` is false if the event has another
-    /// number in the memory of its producer.
+    /// Does nothing without a broker. `keeps_number` is false if the event has another number in the memory of its
+    /// producer.
     fn send(&mut self, shard: u8, numbered: NumberedEvent, keeps_number: bool) {
         let NumberedEvent { event, number } = numbered;
         let State { sent, restarts, .. } = &mut self.state;
@@ -416,7 +409,7 @@ impl ProducerWorld {
         }
     }
 
-    /// The reader settles the next event of a shard, if the broker has it.
+    /// Settles the event if the broker has it.
     fn read(&mut self, shard: u8) {
         let State { sent, shards, .. } = &mut self.state;
         let next = shards[usize::from(shard)].read + 1;
@@ -425,8 +418,7 @@ impl ProducerWorld {
         }
     }
 
-    /// Publishes the next events of the file. If shards went back, writes lost events again and continues at the oldest
-    /// checkpoint.
+    /// If shards went back, writes lost events again and continues at the oldest checkpoint.
     fn publish(&mut self, count: u8) {
         if self.state.is_stopped {
             return;
@@ -469,8 +461,7 @@ impl ProducerWorld {
         }
     }
 
-    /// Writes the next event, and ends the producer before it receives the answer. The next run has no record of this
-    /// write.
+    /// Ends the producer before it receives the answer. The next run has no record of this write.
     fn publish_unanswered(&mut self) {
         let State { next, file, history, now, is_stopped, .. } = &self.state;
         if next < file && !is_stopped {
@@ -481,8 +472,7 @@ impl ProducerWorld {
         self.restart();
     }
 
-    /// Forgets old calls. If a shard may have gone back, checks that the shards have their witnesses, and writes the
-    /// events of lost calls again.
+    /// Forgets old calls. If a shard may have gone back, checks the witnesses first.
     fn write_lost_calls(&mut self) {
         let State { history, answered, forgotten, disconnects, now, is_stopped, .. } =
             &mut self.state;
@@ -519,7 +509,6 @@ impl ProducerWorld {
         self.state.other_events > 0 || self.state.restarts > 0
     }
 
-    /// Returns the shards that lack their witness.
     fn shards_without_witness(&self) -> BTreeSet<u32> {
         let State { history, shards, now, .. } = &self.state;
         let witnesses = history.witnesses(*now);
@@ -527,7 +516,7 @@ impl ProducerWorld {
         (0..u32::from(SHARDS)).filter(lacks).collect()
     }
 
-    /// For each shard that lacks its witness, writes again the shard's events of all calls that are in memory.
+    /// Writes all events in memory of each shard that lacks its witness.
     fn rewrite_lost_events(&mut self) {
         self.counts.refused += 1;
         let shards_without_witness = self.shards_without_witness();
@@ -596,8 +585,8 @@ impl ProducerWorld {
         *checkpoints = shards.iter().map(|shard| shard.checkpoint).collect();
     }
 
-    /// Writes the checkpoint into each shard that has its witness and the producer's previous checkpoint. If a shard
-    /// lacks its witness or the previous checkpoint, writes lost events again and continues at the oldest checkpoint.
+    /// If a shard lacks its witness or the producer's previous checkpoint, writes lost events again and continues at
+    /// the oldest checkpoint.
     fn put_checkpoint(&mut self) {
         if self.state.is_library || self.state.is_stopped {
             return;
@@ -680,7 +669,7 @@ impl ProducerWorld {
         *rollbacks += 1;
     }
 
-    /// Ends the producer, and starts it again at the oldest checkpoint.
+    /// The new run starts at the oldest checkpoint.
     fn restart(&mut self) {
         self.state.restarts += 1;
         self.state.is_stopped = false;

@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 
 use ordain_core::{QueuePosition, QueueRun};
 
-/// An entry of the queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Entry {
     pub(super) id: u64,
@@ -12,21 +11,17 @@ pub(super) struct Entry {
     pub(super) history: u64,
 }
 
-/// A writer of queue entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Writer {
     /// The writer of the reader's process.
     Own,
-    /// The writer of the process without a reader.
     Other,
 }
 
-/// The content of the store.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct Store {
     /// All entries of the queue, including the removed entries. The first entry has number 1.
     pub(super) entries: Vec<Entry>,
-    /// Number of removed entries.
     pub(super) removed: u64,
     /// The record of each writer: the numbers of the calls that the store has processed.
     records: [BTreeSet<u64>; 2],
@@ -44,18 +39,15 @@ impl Store {
         self.entries.len() as u64
     }
 
-    /// Returns the record of a writer.
     pub(super) fn record(&self, writer: Writer) -> &BTreeSet<u64> {
         &self.records[writer as usize]
     }
 
-    /// Adds a call to the record of its writer.
     pub(super) fn record_call(&mut self, writer: Writer, call: u64) {
         self.records[writer as usize].insert(call);
     }
 
-    /// Adds the entries of a call to the queue. Returns their run: the numbers of the first and the last entry, their
-    /// history digest, and the number of the call.
+    /// Returns the numbers of the first and the last entry, their history digest, and the number of the call.
     pub(super) fn put(&mut self, ids: &[u64], history: u64, call: u64) -> QueueRun {
         let first = self.last() + 1;
         self.entries.extend(ids.iter().map(|id| Entry { id: *id, history }));

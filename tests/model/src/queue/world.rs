@@ -21,31 +21,29 @@ use super::{QueueFault, QueueScope, QueueStep};
 pub struct QueueWorld {
     state: State,
     counts: QueueCounts,
-    /// The broken rule, if any, that the final check would find if the run now finished all work without further
-    /// losses. The first use computes this value.
+    /// The violation that the final check would find if the run now finished all work without further losses. The first
+    /// use computes this value.
     end_check: OnceLock<Option<QueueViolation>>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// True if the queue is an inbox.
     is_inbox: bool,
     fault: Option<QueueFault>,
     store: Store,
-    /// States that the store may go back to. The first of them is the first state of the run.
+    /// The first of these states is the first state of the run.
     past: Vec<Store>,
     cursor: QueueCursor,
-    /// Entries that are delivered but not settled, each with its position and its id.
+    /// The position and the id of each delivered entry that is not settled.
     open: VecDeque<(QueuePosition, u64)>,
-    /// Settled entries that the owner has not acknowledged to the reader yet, each with its position and its id.
+    /// The position and the id of each settled entry that is not acknowledged to the reader.
     settled: VecDeque<(QueuePosition, u64)>,
-    /// Number of commits that the owner has made. The store may have lost some of them.
+    /// The store may have lost some of the owner's commits.
     commits: u64,
     /// The entries that took effect through these commits; for an inbox, the published entries.
     effects: BTreeSet<u64>,
     /// Entries that the present process of the reader has delivered and not yet finished.
     in_delivery: BTreeSet<u64>,
-    /// All entries that any process has ever delivered.
     ever_delivered: BTreeSet<u64>,
     /// Runs of entries that the reader's process put into the queue, but has not reported to the reader yet.
     unreported: VecDeque<QueueRun>,
@@ -53,14 +51,12 @@ struct State {
     /// writer reports a run as soon as the store has answered, and the reader takes the reports immediately before it
     /// reads. The next read therefore begins with the reports of these runs.
     must_report: bool,
-    /// Entries that the reader's process put into the queue. If the store loses such an entry before the reader has
-    /// read the entry, the reader must count the loss.
+    /// If the store loses such an entry of the reader's process before the reader has read it, the reader must count
+    /// the loss.
     own: BTreeSet<u64>,
-    /// The call over two shards that is in progress.
     shared: Option<SharedCall>,
-    /// The process of the other writers, which has no reader.
+    /// The other writers have no reader.
     unread: UnreadProcess,
-    /// Number of calls over two shards that have begun.
     shared_calls: u64,
     /// Number of calls of writers to the queue, including repeated calls.
     calls: u64,
@@ -272,15 +268,14 @@ impl QueueWorld {
         }
     }
 
-    /// Makes a new call of a writer. Returns the run of the written entries, and the ids of these entries.
+    /// Returns the written entries as a run, and their ids.
     fn write(&mut self, count: u8, writer: Writer) -> (QueueRun, Vec<u64>) {
         let State { unread, calls, .. } = &mut self.state;
         let number = if writer == Writer::Other { unread.take_number() } else { *calls + 1 };
         self.write_call(count, writer, number)
     }
 
-    /// Makes a call with this number. The store adds the entries to the queue, and the call to the record of its
-    /// writer, in one write.
+    /// The store adds the entries to the queue, and the call to the record of its writer, in one write.
     fn write_call(&mut self, count: u8, writer: Writer, number: u64) -> (QueueRun, Vec<u64>) {
         self.state.store.record_call(writer, number);
         if self.is(QueueFault::RecordsSeparately) {
@@ -316,8 +311,8 @@ impl QueueWorld {
         self.record_rollback(to);
     }
 
-    /// Forgets the remembered states after the state that a shard went back to. If a call over two shards is in
-    /// progress, its process has not noticed the rollback yet.
+    /// Forgets the states after the one that a shard went back to. If a call over two shards is in progress, its
+    /// process has not noticed the rollback yet.
     fn record_rollback(&mut self, to: usize) {
         let State { past, shared, rollbacks, .. } = &mut self.state;
         past.truncate(to + 1);
@@ -327,7 +322,7 @@ impl QueueWorld {
         }
     }
 
-    /// Ends the reader's process, and starts another process, which knows only the content of the store.
+    /// The new process knows only the content of the store.
     fn restart(&mut self) {
         let effects = self.durable_effects().clone();
         let State { store, .. } = &self.state;

@@ -8,11 +8,11 @@ use ordain_core::{Build, FileDigest, KeyRecord, Rollout};
 
 use super::{RolloutFault, RolloutStep};
 
-/// Number of rounds within which the rollouts must stop changing if no new failure happens.
+/// Within this number of rounds, the rollouts must stop changing if no new failure happens.
 const ROUND_LIMIT: usize = 20;
 
-/// The counts of rare events in a run. A comparison of two states ignores these counts, except `rollbacks` and `kills`,
-/// which are also a part of the state.
+/// The counts of rare events. A comparison of two states ignores them, except `rollbacks` and `kills`, which are also a
+/// part of the state.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RolloutCounts {
     /// Number of times that the table went back.
@@ -58,20 +58,19 @@ impl RolloutViolation {
     }
 }
 
-/// The table of the store: the last rollout, and the build that each member offers.
+/// The last rollout, and the build that each member offers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Table {
     rollout: Option<Rollout>,
     offers: Vec<Option<u8>>,
 }
 
-/// An instance that runs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Instance {
     memory: RolloutMemory,
-    /// The table that the instance has read last.
+    /// The table that was read last.
     table: Table,
-    /// The rollout under which the instance executes events.
+    /// The instance executes events under this rollout.
     active: Option<Rollout>,
 }
 
@@ -79,12 +78,11 @@ struct Instance {
 struct State {
     fault: Option<RolloutFault>,
     store: Table,
-    /// Tables that the store may go back to. The first of them is the table at the beginning of the run.
+    /// The first of these tables is the table at the beginning of the run.
     past: Vec<Table>,
-    /// The files in the folder of each instance: bit N stands for build N.
+    /// The folder of each instance: bit N stands for build N.
     folders: Vec<u8>,
     instances: Vec<Option<Instance>>,
-    /// The rollout in the record of the key.
     key: Option<Rollout>,
     changes: u64,
     kills: u64,
@@ -97,8 +95,8 @@ struct State {
 pub struct RolloutWorld {
     state: State,
     counts: RolloutCounts,
-    /// The broken rule, if any, that the final check would find if no new failure happened from this moment on. The
-    /// first use computes this value.
+    /// The violation that the final check would find if no new failure happened from this moment on. The first use
+    /// computes this value.
     end_check: OnceLock<Option<RolloutViolation>>,
 }
 
@@ -118,7 +116,7 @@ fn build(number: u8) -> Build {
     Build { version: format!("h@{number}.0.0").into(), digest: FileDigest([number; 32]) }
 }
 
-/// Returns the number of the build that an instance with these files offers: the highest number.
+/// The highest number in the folder.
 fn offer(folder: u8) -> u8 {
     folder.ilog2() as u8
 }
@@ -360,7 +358,6 @@ impl RolloutWorld {
         self.record_violation(RolloutViolation::EndlessChanges);
     }
 
-    /// Checks the rules that must hold when the rollouts have stopped changing.
     fn check(&mut self) {
         let State { store, folders, instances, key, .. } = &self.state;
         let mut record = KeyRecord::new(1, 0);

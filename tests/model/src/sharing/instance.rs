@@ -2,16 +2,13 @@
 
 use super::{Fleet, SharingFault};
 
-/// The phase in the life of an instance.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(super) enum InstancePhase {
-    /// The instance has not started yet.
     #[default]
     NotStarted,
     Running,
     /// The instance hands over its partitions, and accepts no other partitions.
     ShuttingDown,
-    /// The instance has ended cleanly, or was killed.
     Ended,
 }
 
@@ -48,7 +45,6 @@ pub(super) struct MembershipTable {
 }
 
 impl MembershipTable {
-    /// Returns the member that holds the lease of a partition.
     pub(super) fn holder(&self, fleet: &Fleet, partition: usize) -> Option<usize> {
         let holder = usize::from(self.leases[partition].holder?);
         (self.members[holder] || fleet.is(SharingFault::NonMemberKeepsLease)).then_some(holder)
@@ -64,7 +60,6 @@ pub(super) struct Instance {
     pub(super) is_lease_valid: bool,
     /// True if the instance cannot reach the store any more.
     pub(super) is_cut_off: bool,
-    /// The state of each partition.
     pub(super) partitions: Vec<PartitionState>,
 }
 
@@ -73,7 +68,6 @@ impl Instance {
         matches!(self.phase, InstancePhase::Running | InstancePhase::ShuttingDown)
     }
 
-    /// Returns whether the instance can send requests to the store.
     pub(super) fn can_reach_store(&self) -> bool {
         self.is_alive() && !self.is_cut_off
     }

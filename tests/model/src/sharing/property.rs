@@ -6,7 +6,6 @@ use super::Fleet;
 use super::instance::{InstancePhase, PartitionState};
 use super::world::SharingWorld;
 
-/// A violation of a rule, found in the step that breaks the rule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) enum Violation {
     TakenFromMember,

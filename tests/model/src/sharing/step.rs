@@ -183,7 +183,6 @@ impl SharingWorld {
         }
     }
 
-    /// Returns whether the store has lost a lease that the instance still uses.
     fn has_lost_lease(&self, id: usize) -> bool {
         let is_lost = |(state, lease): (&PartitionState, &Lease)| {
             !matches!(state, PartitionState::Drained(_))

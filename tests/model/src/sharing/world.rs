@@ -8,29 +8,24 @@ use super::instance::{Instance, InstancePhase, MembershipTable, PartitionState};
 use super::property::Violation;
 use super::{Fleet, SharingFault, SharingStep};
 
-/// The name of the stream.
 const STREAM: &str = "s";
 
 /// The state of the model at one moment.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct SharingWorld {
-    /// The members and leases in the store.
     pub(super) table: MembershipTable,
     /// The leases and members that the store may go back to.
     pub(super) earlier: Option<MembershipTable>,
-    /// The epoch in the fence of each partition.
     pub(super) fences: Vec<u8>,
     /// For each partition, the instances that have subscribed to its queue, in the order of subscription. The first
     /// instance receives the events.
     pub(super) channels: Vec<Vec<u8>>,
     pub(super) instances: Vec<Instance>,
     pub(super) remaining: RemainingSteps,
-    /// Number of leases that the store has given.
     pub(super) lease_count: u8,
     pub(super) broken: Option<Violation>,
 }
 
-/// The numbers of rare steps that may still happen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(super) struct RemainingSteps {
     pub(super) late_heartbeats: u8,
@@ -73,7 +68,6 @@ impl SharingWorld {
         }
     }
 
-    /// Returns the owner that a table assigns to each partition.
     pub(super) fn owners(fleet: &Fleet, table: &MembershipTable) -> Vec<Option<usize>> {
         let streams = BTreeMap::from([(STREAM, u32::from(fleet.partitions))]);
         let active =
@@ -175,7 +169,6 @@ impl SharingWorld {
         }
     }
 
-    /// Hands over the partitions whose lease the store has lost.
     fn hand_over_lost(&mut self, id: usize) {
         let Instance { partitions, table, .. } = &mut self.instances[id];
         for (state, lease) in partitions.iter_mut().zip(&table.leases) {

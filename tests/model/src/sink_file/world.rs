@@ -31,10 +31,10 @@ impl SinkFileViolation {
 /// A message, or the line of a message in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Message {
-    /// The event that emitted the message. The event determines the id of the message.
+    /// Determines the id of the message.
     event: u8,
     content: u8,
-    /// The number of the commit, which is unique over all histories of the store. Only the checks know this number.
+    /// Unique over all histories of the store. Only the checks know this number.
     commit: u8,
 }
 
@@ -48,7 +48,7 @@ impl Message {
 /// The mark of the file in the store.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Mark {
-    /// The lines of the published part. The product stores only the length of this part and a digest of its last bytes.
+    /// The product stores only the length of the published part and a digest of its last bytes.
     published: Vec<Message>,
     /// The part of the file that contains the kept lines; `None` if there are no kept lines.
     kept: Option<Range<usize>>,
@@ -58,17 +58,16 @@ struct Mark {
 struct Store {
     /// The messages of all commits, in order.
     commits: Vec<Message>,
-    /// Messages that are committed and not published.
+    /// Committed and not published.
     outbox: Vec<Message>,
     mark: Option<Mark>,
 }
 
-/// The process that writes the file.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 struct Process {
-    /// Number of messages of the outbox that the process has written or skipped.
+    /// The process has written or skipped these messages of the outbox.
     written: usize,
-    /// The kept lines whose messages the process has not skipped yet.
+    /// The process has not skipped the messages of these kept lines yet.
     unpublished: Vec<Message>,
     /// A part of the file that contains the lines in `unpublished`.
     kept: Range<usize>,
@@ -85,22 +84,19 @@ struct State {
     /// Number of lines at the beginning of the file that count as synced. A power loss removes all later lines, and the
     /// lines in `unwritten`.
     synced: usize,
-    /// The lines that the system counts as written, but that are not on the disk, because a sync failed.
+    /// The system counts these lines as written, but they are not on the disk, because a sync failed.
     unwritten: Range<usize>,
     process: Option<Process>,
-    /// Lines that a start removed.
     removed: Vec<Message>,
     /// Number of commits over all histories of the store.
     commits: u8,
     kills: u8,
     restores: u8,
-    /// True if a start found lines whose messages the store lacks.
+    /// A start found lines whose messages the store lacks.
     has_lost: bool,
-    /// True if a process skipped a message.
     has_skipped: bool,
 }
 
-/// The parts of the scope that steps need.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Limits {
     events: u8,
@@ -111,8 +107,8 @@ struct Limits {
 #[derive(Debug, Clone)]
 pub struct SinkFileWorld {
     state: State,
-    /// The broken rule, if any, that the final check would find if the run now finished all work. The first use
-    /// computes this value.
+    /// The violation that the final check would find if the run now finished all work. The first use computes this
+    /// value.
     end_check: OnceLock<Option<SinkFileViolation>>,
 }
 
@@ -256,8 +252,7 @@ impl State {
         self.scope.fault == Some(fault)
     }
 
-    /// Starts a process, which finds the lines whose messages are in the outbox. Only a process with a fault removes
-    /// lines.
+    /// The new process finds the lines whose messages are in the outbox. Only a process with a fault removes lines.
     fn start(&mut self) {
         let mut process = Process::default();
         let mark = self.store.mark.clone();
@@ -295,14 +290,13 @@ impl State {
         }
     }
 
-    /// Returns whether the outbox has the message of a line.
     fn is_in_outbox(&self, line: Message) -> bool {
         let only_ids = self.is(SinkFileFault::OnlyIdsAreCompared);
         let mut outbox = self.store.outbox.iter();
         outbox.any(|message| message.is_same_line(line) || only_ids && message.event == line.event)
     }
 
-    /// Adds lines of a part of the file to the kept lines: the lines whose messages are in the outbox.
+    /// Only lines whose messages are in the outbox are kept.
     fn keep(&self, process: &mut Process, range: Range<usize>) {
         if self.is(SinkFileFault::KeptLinesAreRepeated) {
             return;
@@ -325,7 +319,7 @@ impl State {
         process.unpublished.extend(found);
     }
 
-    /// Writes a mark with the present content of the file and the kept lines. The store syncs this write with the next
+    /// The mark has the present content of the file and the kept lines. The store syncs this write with the next
     /// commit.
     fn write_mark(&mut self) {
         let forgets = self.is(SinkFileFault::KeptRangeIsForgotten);
@@ -335,7 +329,7 @@ impl State {
         self.unsynced.push(self.store.clone());
     }
 
-    /// Executes the first event that has no commit yet, and commits it. Syncs the store.
+    /// Executes the first event that has no commit yet. Syncs the store.
     fn commit(&mut self, content: u8) {
         let is_committed =
             |event: &u8| self.store.commits.iter().any(|message| message.event == *event);
@@ -347,7 +341,7 @@ impl State {
         self.unsynced = vec![self.store.clone()];
     }
 
-    /// Writes the line of the next message of the outbox, or skips the message if its line is a kept line.
+    /// Skips the message if its line is a kept line.
     fn write(&mut self) {
         let only_ids = self.is(SinkFileFault::OnlyIdsAreCompared);
         let Some(process) = &mut self.process else { return };
@@ -364,7 +358,7 @@ impl State {
         }
     }
 
-    /// Syncs the file, removes the written and skipped messages from the outbox, and writes a mark in the same write.
+    /// Removes the written and skipped messages from the outbox, and writes a mark in the same write.
     fn remove(&mut self) {
         let written = self.process.as_ref().map_or(0, |process| process.written);
         if written == 0 {
@@ -383,7 +377,7 @@ impl State {
         }
     }
 
-    /// Ends the process. The store keeps the first `kept` writes since its last sync, and loses the later writes.
+    /// The store keeps the first `kept` writes since its last sync, and loses the later writes.
     fn end(&mut self, kept: usize) {
         self.process = None;
         self.store = self.unsynced[kept].clone();

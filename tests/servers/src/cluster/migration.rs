@@ -84,7 +84,6 @@ impl<'a> Migration<'a> {
     }
 }
 
-/// Returns the id that a node has in the Cluster.
 fn id(node: &Redis) -> Result<String> {
     let reply = node.command(&["CLUSTER", "MYID"])?;
     Ok(reply.text().context("the reply is not the id of a node")?.to_owned())

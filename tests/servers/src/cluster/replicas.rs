@@ -164,7 +164,6 @@ fn request_promotion(replica: &Redis, how: Takeover) -> Result<()> {
     Ok(())
 }
 
-/// Returns whether a node is running and has this role: `master` or `slave`.
 fn has_role(node: &Redis, role: &str) -> bool {
     let info = node.info("replication").unwrap_or_default();
     info.get("role").is_some_and(|name| name == role)

@@ -12,10 +12,8 @@ use crate::proxy::Mode;
 use crate::proxy::frames::{Scan, is_push, scan};
 use crate::proxy::state::{RequestAction, State};
 
-/// The number of bytes that a thread reads at a time.
 const CHUNK_BYTES: usize = 64 << 10;
 
-/// The shared state of both directions.
 struct ProxiedConnection {
     number: u64,
     state: Arc<State>,
@@ -53,7 +51,6 @@ pub(crate) fn start(state: &Arc<State>, client: TcpStream, server: TcpStream) ->
     Ok(())
 }
 
-/// The next state of one direction of a connection, after some bytes have passed.
 enum DirectionState {
     Continues,
     /// Nothing more passes in this direction until the connection ends.
@@ -160,7 +157,6 @@ impl ProxiedConnection {
         self.speaks_redis.get() == Some(&true)
     }
 
-    /// Counts a lost reply.
     fn lose(&self) {
         self.state.change(|inner| inner.counts.replies_lost += 1);
     }

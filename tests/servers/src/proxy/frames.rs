@@ -12,7 +12,6 @@ pub(crate) enum Scan {
     Invalid,
 }
 
-/// Finds the first request or reply of some bytes.
 pub(crate) fn scan(bytes: &[u8]) -> Scan {
     let mut at = 0;
     // The number of values that are still to be read: first the value itself, and then also the elements of each array,

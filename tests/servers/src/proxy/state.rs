@@ -45,17 +45,14 @@ impl LossOrder {
 /// The maximum number of bytes that the proxy keeps for each connection: the first bytes of the client that passed.
 const HEAD_BYTES: usize = 4 << 10;
 
-/// An open connection.
 #[derive(Debug)]
 struct OpenConnection {
     streams: [TcpStream; 2],
-    /// The first bytes of the client that have passed.
     head: Vec<u8>,
     /// True if the proxy passes no more bytes of the connection.
     is_silent: bool,
 }
 
-/// The decision about a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum RequestAction {
     Pass,
@@ -74,7 +71,6 @@ pub(crate) struct State {
 pub(crate) struct StateInner {
     pub(crate) mode: Mode,
     pub(crate) ended: bool,
-    /// True if clients can connect now.
     pub(crate) listens: bool,
     pub(crate) counts: ProxyCounts,
     requests: Option<LossOrder>,
@@ -95,7 +91,6 @@ impl State {
         drop(self.changed.wait_while(self.lock(), is_open));
     }
 
-    /// Changes the state, and wakes the threads that wait for a change.
     pub(crate) fn change<T>(&self, change: impl FnOnce(&mut StateInner) -> T) -> T {
         let result = change(&mut self.lock());
         self.changed.notify_all();
@@ -136,7 +131,6 @@ impl StateInner {
         self.holds = Some(LossOrder { left: 1, containing: containing.to_vec() });
     }
 
-    /// Returns whether clients must not connect.
     pub(crate) fn is_shut(&self) -> bool {
         self.ended || self.mode == Mode::Refuse
     }
@@ -191,7 +185,6 @@ impl StateInner {
         open.is_some()
     }
 
-    /// Closes all connections.
     pub(crate) fn cut(&mut self) {
         for open in std::mem::take(&mut self.connections).into_values() {
             open.streams.iter().for_each(shut);

@@ -63,7 +63,6 @@ end).
 pub(super) struct Console(Port);
 
 impl Console {
-    /// Reserves the port of a console.
     pub(super) fn new() -> Result<Self> {
         Ok(Self(Port::take()?))
     }

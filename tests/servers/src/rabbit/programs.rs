@@ -7,11 +7,10 @@ use anyhow::{Context, Result};
 
 use crate::process::find;
 
-/// The folders in which packages install RabbitMQ's programs. Tests prefer the scripts there, because the scripts in
-/// the PATH may change the user, which requires root.
+/// Packages install RabbitMQ's programs in these folders. Tests prefer the scripts there, because the scripts in the
+/// PATH may change the user, which requires root.
 const PLACES: [&str; 2] = ["/usr/lib/rabbitmq/lib", "/opt/homebrew/opt/rabbitmq"];
 
-/// The programs that a broker needs.
 #[derive(Debug)]
 pub(super) struct Programs {
     pub(super) server: PathBuf,
@@ -47,8 +46,7 @@ fn scripts() -> Option<PathBuf> {
     packaged.or_else(|| Some(linked()?.parent()?.to_owned()))
 }
 
-/// Returns the folder of scripts below `place`, or `None` if there is none. Some packages have one folder for each
-/// version. In this case, the function returns the last folder by name.
+/// Some packages have one folder for each version: the function then returns the last folder by name.
 fn folder(place: &Path) -> Option<PathBuf> {
     let versions = fs::read_dir(place).ok()?.flatten().map(|entry| entry.path().join("sbin"));
     let mut folders: Vec<PathBuf> = versions.chain([place.join("sbin")]).collect();

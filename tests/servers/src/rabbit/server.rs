@@ -23,7 +23,6 @@ const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
 const STARTED_WORDS: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
-/// The maximum number of log lines that an error contains.
 const LOG_TAIL_LINES: usize = 30;
 
 /// A broker in a private folder on private ports of 127.0.0.1. Dropping the value kills the broker.
@@ -106,8 +105,8 @@ impl Server {
         Ok(fs::write(self.folder.path().join(CONFIG), lines.join("\n") + "\n")?)
     }
 
-    /// Starts the broker in the same folder on the same port, and waits until its queues have leaders. If the broker is
-    /// running, kills it first.
+    /// Keeps the folder and the port, and waits until the queues have leaders. If the broker is running, kills it
+    /// first.
     pub(super) fn restart(&self) -> Result<()> {
         self.process.kill()?;
         self.launch()?;
@@ -119,7 +118,6 @@ impl Server {
         self.console.evaluate(expressions)
     }
 
-    /// Returns the end of the broker's log.
     pub(super) fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
@@ -168,8 +166,8 @@ impl Server {
         .with_context(|| format!("the server's log ends:\n{}", self.log_tail()))
     }
 
-    /// Waits until each quorum queue has a leader that replies. Requests an election for each queue that has no leader:
-    /// a queue that was declared shortly before the broker was killed never holds an election by itself.
+    /// The leader must reply. Requests an election for each queue that has no leader: a queue that was declared shortly
+    /// before the broker was killed never holds an election by itself.
     fn until_led(&self) -> Result<()> {
         let expression = "lists:all(fun(Queue) -> Leader = amqqueue:get_pid(Queue), \
                    case ra:members(Leader, 1000) of {ok, _, _} -> true; \

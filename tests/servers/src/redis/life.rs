@@ -112,7 +112,6 @@ impl Redis {
         })
     }
 
-    /// Returns whether the process is paused.
     pub(crate) fn is_paused(&self) -> bool {
         self.process.is_paused()
     }

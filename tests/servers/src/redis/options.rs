@@ -12,8 +12,8 @@ use crate::tls::Certificates;
 /// reserves ports.
 pub const SECOND_ADDRESS: &str = "127.0.0.3";
 
-/// Defaults of every Redis server and every Sentinel, as lines of `redis.conf`. A later line overrides an earlier line
-/// with the same setting.
+/// Lines of `redis.conf`, for every Redis server and every Sentinel. A later line overrides an earlier line with the
+/// same setting.
 const DEFAULTS: &[&str] = &[
     "bind 127.0.0.1 127.0.0.3",
     "protected-mode no",
@@ -23,7 +23,6 @@ const DEFAULTS: &[&str] = &[
     "dir data",
     "enable-debug-command yes",
 ];
-/// Defaults of servers that hold data.
 const DATA: &[&str] = &[
     "save \"\"",
     "maxmemory-policy noeviction",
@@ -47,7 +46,6 @@ pub struct Options {
     env: Vec<(String, String)>,
 }
 
-/// The kind of a server.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) enum Kind {
     #[default]
@@ -148,7 +146,6 @@ impl Options {
         self.kind
     }
 
-    /// Returns the additional environment variables of the server.
     pub(crate) fn env(&self) -> &[(String, String)] {
         &self.env
     }
@@ -161,7 +158,6 @@ impl Options {
         self.password.as_deref()
     }
 
-    /// Returns the content of the configuration file.
     pub(crate) fn config(&self, ports: &Ports, certificates: Option<&Certificates>) -> String {
         let mut lines: Vec<String> = vec![format!("port {}", ports.plain)];
         let mut add = |some: &[&str]| lines.extend(some.iter().map(|line| (*line).to_owned()));
@@ -197,7 +193,6 @@ impl Options {
     }
 }
 
-/// The ports of a server.
 #[derive(Debug)]
 pub(crate) struct Ports {
     pub(crate) plain: u16,

@@ -39,7 +39,6 @@ impl Redis {
     }
 }
 
-/// Copies the content of a folder and of the folders in it.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     for entry in fs::read_dir(from)? {
         let entry = entry?;

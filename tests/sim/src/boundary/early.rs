@@ -13,7 +13,6 @@ use super::BoundaryFault;
 pub(super) struct EarlyAcks {
     /// The number of the last acknowledged delivery.
     acknowledged: DeliveryNumber,
-    /// The deliveries after the last acknowledged delivery.
     open: VecDeque<OpenDelivery>,
     /// By turn, the events that the workers execute.
     turns: BTreeMap<AttemptToken, Vec<(u64, Arc<Event>)>>,
@@ -69,7 +68,6 @@ impl EarlyAcks {
         [effect].into_iter().chain(self.acknowledge()).collect()
     }
 
-    /// Marks the open deliveries of these events as finished.
     fn finish<'a>(&mut self, events: impl Iterator<Item = &'a (u64, Arc<Event>)>) {
         for (_, event) in events {
             let deliveries = self.open.iter_mut();

@@ -10,7 +10,6 @@ use super::{BoundaryFault, FaultySequencer, writes};
 const SECOND_TURN_BIT: u64 = 1 << 63;
 
 impl FaultySequencer {
-    /// Changes an effect as the fault requires, and forwards it to the world.
     pub(super) fn change_effect(&mut self, fault: BoundaryFault, effect: Effect) {
         use BoundaryFault as Fault;
         match (fault, effect) {

@@ -9,7 +9,7 @@ use crate::producer::SourceItem;
 use crate::store::Store;
 
 impl Checker {
-    /// Records an acknowledged delivery. Checks that its event, or its dead letter, is durable.
+    /// The event of the delivery, or its dead letter, must be durable.
     pub(crate) fn acknowledged(&mut self, item: &SourceItem, store: &Store) {
         match item {
             SourceItem::Event(event) => {
@@ -95,7 +95,6 @@ impl Checker {
         may && (reach > model.next || is_unknown(key, sequence, event, store))
     }
 
-    /// Returns whether the store has the event as a spilled event.
     pub(super) fn is_spilled(&self, event: &Event, store: &Store) -> bool {
         let key = Key::from(event.key());
         let sequence = self.keys.get(&key).and_then(|model| self.number_of(model, event));
@@ -106,7 +105,7 @@ impl Checker {
             .is_some_and(|held| held.content() == event.content())
     }
 
-    /// Returns the sequence that the producer or Ordain has assigned to an event, if any.
+    /// The producer or Ordain has assigned the sequence.
     pub(super) fn number_of(&self, model: &KeyModel, event: &Event) -> Option<u64> {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return event.sequence();

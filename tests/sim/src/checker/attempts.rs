@@ -8,7 +8,7 @@ use ordain_core::{Key, SequencerSettings};
 use super::Checker;
 use crate::handler::EventBehavior;
 
-/// The counts of attempts and rounds over all owners of a run.
+/// Over all owners of a run.
 #[derive(Debug, Default)]
 pub(super) struct AttemptCounts {
     /// By key and content of an event, the number of failures that workers reported to owners.
@@ -26,15 +26,13 @@ pub(super) struct AttemptCounts {
     pub(super) crashes: u32,
     /// Number of owners that continued although a newer owner had claimed their partition.
     pub(super) takeovers: u32,
-    /// Number of times that a rollout changed the version of owners.
     pub(super) versions: u32,
 }
 
-/// The owner of a round, and the ranges that the round requested.
+/// The owner, and the requested ranges.
 type Round = (u64, Vec<RangeInclusive<u64>>);
 
 impl AttemptCounts {
-    /// Returns the number of rounds that requested a sequence.
     pub(super) fn rounds_for(&self, key: &Key, sequence: u64) -> u32 {
         let rounds = self.rounds.get(key).into_iter().flatten();
         rounds.filter(|(_, ranges)| ranges.iter().any(|range| range.contains(&sequence))).count()
@@ -45,7 +43,7 @@ impl AttemptCounts {
         self.rounds.entry(key.clone()).or_default().push((owner, missing.to_vec()));
     }
 
-    /// Records that the newest round of an owner covered only the sequences below `until`.
+    /// The newest round of the owner covered only the sequences below `until`.
     pub(super) fn shorten_round(&mut self, owner: u64, key: &Key, until: u64) {
         let mut rounds = self.rounds.get_mut(key).into_iter().flatten().rev();
         if let Some((_, ranges)) = rounds.find(|(by, _)| *by == owner) {
@@ -73,7 +71,7 @@ impl AttemptCounts {
     }
 }
 
-/// Returns the number of failed attempts that exhaust an event of this behaviour.
+/// After this number of failed attempts, an event of this behaviour is exhausted.
 fn attempt_limit(behavior: EventBehavior, settings: &SequencerSettings) -> u32 {
     match behavior.kind() {
         Some(kind) if kind.may_pass() => settings.retry.attempts,
@@ -82,14 +80,13 @@ fn attempt_limit(behavior: EventBehavior, settings: &SequencerSettings) -> u32 {
 }
 
 impl Checker {
-    /// Returns the number of rounds after which a gap is exhausted. With a finite source, one round without a result is
-    /// enough, because no event can arrive after the end of the source.
+    /// With a finite source, one round without a result exhausts a gap, because no event can arrive after the end of
+    /// the source.
     pub(super) fn rounds_due(&self) -> u32 {
         if self.plan.once { 1 } else { self.plan.settings.gap.attempts }
     }
 
-    /// Records that a worker reported a failed attempt to an owner, and checks the limit of failed attempts. `counts`
-    /// is true if the attempt counts towards the limit.
+    /// Checks the limit of failed attempts. `counts` is true if the attempt counts towards the limit.
     pub(super) fn failed(
         &mut self,
         key: &Key,

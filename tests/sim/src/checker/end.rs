@@ -17,8 +17,8 @@ use crate::store::{Store, StoredKey};
 const ISOLATION_TIMEOUT_MS: u64 = 60_000;
 
 impl Checker {
-    /// Checks the end of a run. `unacknowledged` contains the deliveries that the owners have not acknowledged.
-    /// `produced` is the earliest time at which the source may deliver its last event.
+    /// `unacknowledged` contains the deliveries that the owners have not acknowledged. `produced` is the earliest time
+    /// at which the source may deliver its last event.
     pub(crate) fn ended(&mut self, unacknowledged: &[&SourceItem], produced: u64, store: &Store) {
         if let Some(item) = unacknowledged.first()
             && !self.may_stall(item, store)
@@ -76,7 +76,7 @@ impl Checker {
         self.plan.settings.max_lanes <= self.plan.settings.prefetch && self.is_full(store)
     }
 
-    /// Checks that a key that holds events has a reason not to progress.
+    /// The key must have a reason not to progress.
     fn check_held_events(&mut self, key: &Key, record: &StoredKey, crowded: bool) {
         if self.corrupt.contains(key) || self.is_unreadable(key) {
             return;
@@ -168,7 +168,7 @@ impl Checker {
             .map(|letter| letter.id.sequence)
     }
 
-    /// Checks that a key that is parked at a missing event may be parked.
+    /// The missing event must be a reason to park the key.
     fn parked_at_gap(&mut self, key: &Key, record: &StoredKey) {
         let next = record.key_record.next;
         let rounds = self.attempts.rounds_for(key, next);
@@ -197,7 +197,7 @@ impl Checker {
         }
     }
 
-    /// Checks that every acknowledged event has a result, and that no event has several results.
+    /// Every acknowledged event must have a result, and no event several results.
     fn results(&mut self, unacknowledged: &[&SourceItem], store: &Store) {
         let all: Vec<Arc<Event>> = self.received.contents.values().flatten().cloned().collect();
         for event in all {
@@ -233,14 +233,13 @@ impl Checker {
         number.is_some_and(|sequence| lives.into_iter().any(|life| life.contains_key(&sequence)))
     }
 
-    /// Returns whether an owner has acknowledged a delivery of the event. An event that was never delivered, but only
-    /// found by a replay, need not have a result.
+    /// An event that was never delivered, but only found by a replay, need not have a result.
     fn was_acknowledged(&self, event: &Event) -> bool {
         self.acknowledged_events.contains(&(Key::from(event.key()), event.content()))
     }
 
-    /// Returns the results of an event: the causes of its dead letters, `held` if it is spilled, and `effect` for each
-    /// time that it took effect.
+    /// Lists the causes of the event's dead letters, `held` if it is spilled, and `effect` for each time that it took
+    /// effect.
     fn results_of(&self, event: &Arc<Event>, store: &Store) -> Vec<String> {
         let mut results: Vec<String> =
             self.letters_with(event).iter().map(|letter| letter.cause.name().to_owned()).collect();

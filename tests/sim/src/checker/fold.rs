@@ -54,7 +54,6 @@ pub(super) fn fold(
     None
 }
 
-/// Returns whether an event can succeed under this version.
 fn succeeds(plan: &Plan, event: &Event, version: &str) -> bool {
     match handler::behavior(plan, event) {
         EventBehavior::Fine | EventBehavior::Fails(..) => true,

@@ -7,7 +7,6 @@ use super::letters::letter_sequences;
 use super::{Checker, Settlement};
 
 impl Checker {
-    /// Checks the gap history that a write contains.
     pub(super) fn gap_history(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let key_record = &write.record;
@@ -61,7 +60,6 @@ impl Checker {
     }
 }
 
-/// Returns whether a gap has this end and contains the sequence.
 fn covers(gap: &ordain_core::GapEntry, end: GapEnd, sequence: u64) -> bool {
     gap.end == end && (gap.first..=gap.last).contains(&sequence)
 }

@@ -9,16 +9,14 @@ use ordain_core::{AcceptedId, Event, Key};
 use super::{Checker, at};
 use crate::store::StoredKey;
 
-/// The way in which a sequence was settled.
 #[derive(Debug, Clone)]
 pub(crate) enum Settlement {
-    /// The event took effect.
     Effect(Arc<Event>),
     /// The event ended without effect, and got a dead letter.
     Without(Arc<Event>),
     /// The sequence was skipped, and its event has never arrived.
     Skipped,
-    /// The sequence was skipped, and its event arrived later.
+    /// The event of the skipped sequence arrived later.
     Late(Arc<Event>),
 }
 
@@ -31,33 +29,32 @@ impl Settlement {
     }
 }
 
-/// The expected content of the store for one key.
+/// The expected content of the store.
 #[derive(Debug, Clone)]
 pub(crate) struct KeyModel {
-    /// True if the store has a record of the key.
+    /// The store has a record of the key.
     pub(super) live: bool,
     /// The next sequence of the key record.
     pub(super) next: u64,
     pub(super) incarnation: u64,
     pub(super) state: Option<Bytes>,
-    /// True if the key has ended.
     pub(super) completed: bool,
     pub(super) settled: BTreeMap<u64, Settlement>,
-    /// For each earlier life of the key, the settled sequences. A life of a key begins with the first commit of its
-    /// record, and ends when the record expires.
+    /// The settled sequences of each earlier life. A life of a key begins with the first commit of its record, and ends
+    /// when the record expires.
     pub(super) former_lives: Vec<BTreeMap<u64, Settlement>>,
     /// By sequence, the id that was accepted under this sequence in the present life of the key.
     pub(super) accepted: BTreeMap<u64, AcceptedId>,
-    /// All ids that were accepted in the present life of the key.
+    /// Accepted in the present life of the key.
     pub(super) ids: BTreeSet<u64>,
     /// The position of the last accepted id in the source's queue.
     pub(super) position: Option<usize>,
     /// The first sequence of an imported key: all lower sequences were settled before the import.
     pub(super) imported: u64,
-    /// If keys may begin anywhere: the sequence at which the key began in its present life. Otherwise 0. Lower
-    /// sequences count as skipped.
+    /// The first sequence of the key's present life, if keys may begin anywhere; otherwise 0. Lower sequences count as
+    /// skipped.
     pub(super) begin: u64,
-    /// Virtual time of the last settlement.
+    /// The virtual time of the last settlement.
     pub(super) settled_at: u64,
     /// The number of the rollout under which the key was last executed in its present life.
     pub(super) rollout_number: u64,
@@ -90,7 +87,7 @@ impl KeyModel {
 }
 
 impl Checker {
-    /// Records a key record that is in the store from the beginning.
+    /// The record is in the store from the beginning.
     pub(crate) fn imported(&mut self, key: &Key, record: &StoredKey) {
         let next = record.key_record.next;
         let incarnation = record.key_record.incarnation;
@@ -98,7 +95,7 @@ impl Checker {
         self.keys.insert(key.clone(), model);
     }
 
-    /// Records that the store has removed an expired key record, and checks that the key had no spilled events.
+    /// The expired key must have no spilled events.
     pub(crate) fn expired(&mut self, key: &Key, record: &StoredKey) {
         if let Some((sequence, _)) = record.spill.first_key_value() {
             self.broke(

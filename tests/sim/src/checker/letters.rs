@@ -12,7 +12,6 @@ use crate::handler::{self, EventBehavior};
 use crate::store::Store;
 
 impl Checker {
-    /// Checks a dead letter that the store has added.
     pub(super) fn letter_added(&mut self, letter: &DeadLetter) {
         let label = at(&letter.id.key, letter.id.sequence);
         if let Err(why) = self.check_cause(letter) {
@@ -45,13 +44,13 @@ impl Checker {
         }
     }
 
-    /// Returns whether a record of the key has expired. After an expiry, the sequences of the key begin again, so a new
-    /// dead letter may get the id of an old dead letter.
+    /// After an expiry, the sequences of the key begin again, so a new dead letter may get the id of an old dead
+    /// letter.
     pub(super) fn has_expired(&self, key: &Key) -> bool {
         self.keys.get(key).is_some_and(|model| !model.former_lives.is_empty())
     }
 
-    /// If the dead letter has the cause `late`, records that the event of a skipped sequence has arrived.
+    /// A letter with the cause `late` shows that the event of a skipped sequence has arrived.
     fn record_late_arrival(&mut self, letter: &DeadLetter, event: &std::sync::Arc<Event>) {
         if letter.cause == Cause::Late {
             let model = self.model(&letter.id.key);
@@ -67,7 +66,6 @@ impl Checker {
         }
     }
 
-    /// Removes a dead letter that a write removes from the store, and returns it.
     pub(super) fn take_letter(&mut self, id: &LetterId) -> Option<DeadLetter> {
         let letter = self.letters.remove(id)?;
         if let LetterContent::Event(event) = &letter.content
@@ -78,8 +76,7 @@ impl Checker {
         Some(letter)
     }
 
-    /// Checks a dead letter that a write removed: the event of the dead letter must be settled, spilled, or in another
-    /// dead letter.
+    /// The event of the removed letter must be settled, spilled, or in another dead letter.
     pub(super) fn letter_removed(&mut self, letter: &DeadLetter, store: &Store) {
         if let LetterContent::Event(event) = &letter.content
             && !self.is_covered(event, store)
@@ -89,7 +86,7 @@ impl Checker {
         }
     }
 
-    /// Returns the dead letters that hold exactly this event.
+    /// The letters hold exactly this event.
     pub(super) fn letters_with(&self, event: &Event) -> Vec<&DeadLetter> {
         let index = (Key::from(event.key()), event.content());
         let ids = self.letter_index.get(&index).into_iter().flatten();
@@ -105,7 +102,7 @@ impl Checker {
         self.versions(key, id).iter().any(|event| !self.letters_with(event).is_empty())
     }
 
-    /// Checks the content and the cause of a dead letter. The error states the contradiction.
+    /// The error states the contradiction.
     fn check_cause(&self, letter: &DeadLetter) -> Result<(), String> {
         let event = match &letter.content {
             LetterContent::Nothing => return self.check_gap_letter(letter),
@@ -126,7 +123,7 @@ impl Checker {
             .ok_or(format!("the cause is not true for {event:?}"))
     }
 
-    /// Checks a dead letter without content: only skipped sequences have such a dead letter.
+    /// Only skipped sequences have a dead letter without content.
     fn check_gap_letter(&self, letter: &DeadLetter) -> Result<(), String> {
         let key = &letter.id.key;
         let mut sequences = letter_sequences(letter);
@@ -140,7 +137,7 @@ impl Checker {
         sequences.try_for_each(|sequence| self.check_requested(key, sequence))
     }
 
-    /// Checks that owners have requested a skipped sequence often enough.
+    /// Owners must have requested the skipped sequence often enough.
     pub(super) fn check_requested(&self, key: &Key, sequence: u64) -> Result<(), String> {
         let rounds = self.attempts.rounds_for(key, sequence);
         // An owner counts rounds only for the first missing sequence of a key. A round does not request an event that
@@ -204,7 +201,6 @@ impl Checker {
     }
 }
 
-/// Returns the sequences for which a dead letter stands.
 pub(super) fn letter_sequences(letter: &DeadLetter) -> RangeInclusive<u64> {
     letter.id.sequence..=letter.last_sequence().unwrap_or(letter.id.sequence)
 }

@@ -12,32 +12,28 @@ use ordain_core::{AttemptToken, Batch, Effect, Event, Input, Key, Rollout, Versi
 
 use super::Checker;
 
-/// The state of an owner, as the checker derives it from the owner's inputs and effects.
+/// Derived from the owner's inputs and effects.
 #[derive(Debug, Default)]
 pub(super) struct OwnerModel {
-    /// The turns without a result.
     turns: BTreeMap<AttemptToken, RunningTurn>,
-    /// The loads without an answer.
     loads: BTreeMap<AttemptToken, Key>,
-    /// By key, the range (first, one past the last) of events that are dispatched but not yet durable.
+    /// By key, the range (first, one past the last) of dispatched events that are not yet durable.
     ahead: BTreeMap<Key, (u64, u64)>,
     /// The keys whose first event the owner executes a second time, because it has not loaded the key record. The store
     /// refuses the results of all turns of such a key until the lane of the key starts again.
     guesses: BTreeSet<Key>,
-    /// By key, the highest result of [`Self::reach`] before the lane of the key started again.
+    /// By key, the highest [`Self::reach`] before the lane started again.
     reached: BTreeMap<Key, u64>,
     /// By shard, the commit without an answer.
     commits: BTreeMap<u32, Arc<Batch>>,
-    /// By shard, the commit without a final answer: the owner must send the same commit again.
+    /// By shard, a commit without a final answer, which the owner must send again.
     unknown: BTreeMap<u32, Arc<Batch>>,
-    /// By shard, the number of the last commit.
     numbers: Vec<u64>,
-    /// The number of the last acknowledged delivery.
     acknowledged: u64,
-    /// By key, the sequence of the event that failed last, and the number of its consecutive failed attempts. Only
-    /// failures of a kind that may pass (`FailureKind::may_pass`) count.
+    /// By key, the sequence of the event that failed last, and the number of its consecutive failures of a kind that
+    /// may pass (`FailureKind::may_pass`).
     failures: BTreeMap<Key, (u64, u32)>,
-    /// By key, the sequence whose next attempt must run on a fresh instance of the handler.
+    /// By key, the sequence whose next attempt needs a fresh instance of the handler.
     fresh: BTreeMap<Key, u64>,
     /// By key, first missing sequence and replay source, the number of requests of this owner.
     requests: BTreeMap<(Key, u64, usize), u32>,
@@ -46,20 +42,19 @@ pub(super) struct OwnerModel {
     /// By key and sequence of an event that waits for earlier events: the number of dead letters of this event that
     /// were committed during the life of this owner.
     early_letters: BTreeMap<(Key, u64), u32>,
-    /// True if the owner has received the request to start no more turns.
+    /// The owner must start no more turns.
     draining: bool,
-    /// The number of the rollout that the owner executes; `None` if the owner lacks the handler version of the rollout.
+    /// `None` if the owner lacks the handler version of the rollout.
     rollout_number: Option<u64>,
-    /// The handler version of this rollout.
     version: Option<VersionName>,
-    /// By key, the number of the rollout that the key record contained when the owner loaded it.
+    /// By key, the rollout number in the key record when the owner loaded it.
     loaded: BTreeMap<Key, u64>,
-    /// For each shard that went back, the number of its newest lost commit. The lanes of the shard start again when the
-    /// store answers this commit or the next commit.
+    /// The newest lost commit of each shard that went back. The lanes of the shard start again when the store answers
+    /// this commit or the next commit.
     pub(super) lost: BTreeMap<u32, u64>,
     /// True if another owner has claimed the partition.
     taken_over: bool,
-    /// True if the owner has requested its stop.
+    /// The owner has requested its stop.
     stopped: bool,
 }
 
@@ -67,13 +62,11 @@ pub(super) struct OwnerModel {
 struct RunningTurn {
     key: Key,
     events: Vec<(u64, Arc<Event>)>,
-    /// True if the lane of the key has started again since the turn began. The checker ignores the results of such a
-    /// turn.
+    /// The lane of the key has started again since the turn began, so the results do not count.
     stale: bool,
-    /// True if the turn may be a guess: it is possible that the owner has not loaded the existing key record. The store
-    /// refuses the results of a guess.
+    /// It is possible that the owner has not loaded the existing key record. The store refuses the results of such a
+    /// guess.
     guess: bool,
-    /// True if the turn runs on a fresh instance of the handler.
     fresh: bool,
 }
 
@@ -92,7 +85,7 @@ impl OwnerModel {
         writes.map(|write| write.record.next).max().max(dispatched)
     }
 
-    /// Returns the value that [`Self::reach`] had before the lane of the key started again.
+    /// The value of [`Self::reach`] before the lane of the key started again.
     pub(super) fn reached(&self, key: &Key) -> Option<u64> {
         self.reached.get(key).copied()
     }
@@ -154,7 +147,7 @@ impl Checker {
         self.deaths += 1;
     }
 
-    /// Records that another owner has claimed the partition while this owner continues.
+    /// This owner continues.
     pub(crate) fn partition_taken_over(&mut self, owner: u64) {
         self.attempts.takeovers += 1;
         self.owner_model(owner).taken_over = true;
@@ -168,7 +161,6 @@ impl Checker {
         self.owner_models.entry(owner).or_default()
     }
 
-    /// Checks an effect that an owner requests.
     pub(crate) fn effect_requested(&mut self, owner: u64, effect: &Effect) {
         let settings = self.plan.settings.clone();
         if self.owner_model(owner).stopped {
@@ -214,7 +206,7 @@ impl Checker {
         }
     }
 
-    /// Records an input that an owner is about to receive.
+    /// The owner will receive the input next.
     pub(crate) fn input_received(&mut self, owner: u64, input: &Input) {
         match input {
             Input::Loaded { token, loaded } => {
@@ -234,7 +226,8 @@ impl Checker {
                     }
                     _ => {}
                 }
-                // Events that another owner has settled are durable, and so is the rollout that executed them.
+                // Another owner has settled these events, so they are durable, and so is the rollout that executed
+                // them.
                 if let (Some(key), Ok(Some(loaded))) = (&key, loaded)
                     && let Some(range) = owner_model.ahead.get_mut(key)
                 {

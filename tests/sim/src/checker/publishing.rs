@@ -101,7 +101,6 @@ impl Checker {
         }
     }
 
-    /// Checks a published message or dead letter.
     pub(crate) fn published(&mut self, post: &Post) {
         match post {
             Post::Message(message) => self.message_published(message),
@@ -147,7 +146,6 @@ impl Checker {
         }
     }
 
-    /// Checks, at the end of a run, that all committed messages and dead letters were published.
     pub(super) fn all_published(&mut self) {
         let unpublished = self.publishing.expected.iter().find(|(_, expected)| !expected.published);
         if let Some((id, _)) = unpublished {

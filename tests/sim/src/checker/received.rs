@@ -8,16 +8,14 @@ use ordain_core::{Event, Key, OrderingMode};
 
 use super::Checker;
 
-/// The events that owners have received.
 #[derive(Debug, Default)]
 pub(super) struct ReceivedEvents {
-    /// All contents of each event, by key and name. The name is the sequence, or the id if Ordain assigns the
-    /// sequences.
+    /// The name is the sequence, or the id if Ordain assigns the sequences.
     pub(super) named: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
     /// Received events by key and content.
     pub(super) contents: BTreeMap<(Key, u64), Vec<Arc<Event>>>,
-    /// By key and name of an event, the next sequence of the durable key record when an owner received the event. If
-    /// owners received the event several times, this is the lowest of these sequences.
+    /// By key and name of an event, the lowest next sequence of the durable key record when an owner received the
+    /// event.
     lowest_next: BTreeMap<(Key, u64), u64>,
     /// Delivered bytes that are not an event.
     pub(super) raw: BTreeSet<Bytes>,
@@ -31,7 +29,7 @@ impl ReceivedEvents {
 }
 
 impl Checker {
-    /// Records that an owner is about to receive an event.
+    /// The owner will receive the event next.
     pub(crate) fn event_received(&mut self, event: &Arc<Event>) {
         let key = Key::from(event.key());
         let next = self.next(&key);
@@ -49,14 +47,12 @@ impl Checker {
         }
     }
 
-    /// Records the position of an event in the source's queue. The checker needs the position only for streams whose
-    /// events Ordain numbers.
+    /// The checker needs the position only for streams whose events Ordain numbers.
     pub(crate) fn record_position(&mut self, event: &Event, position: usize) {
         self.positions.entry((Key::from(event.key()), event.id_digest())).or_insert(position);
     }
 
-    /// Returns the name that distinguishes an event from other events of its key: its sequence, or its id if Ordain
-    /// assigns the sequences.
+    /// The name is the sequence, or the id if Ordain assigns the sequences.
     pub(super) fn name(&self, event: &Event) -> Option<u64> {
         match self.plan.settings.ordering {
             OrderingMode::Sequenced => event.sequence(),
@@ -64,7 +60,7 @@ impl Checker {
         }
     }
 
-    /// Returns all received events of the key with this name. If there are several, they differ from each other.
+    /// Several events with the same name differ from each other.
     pub(super) fn versions(&self, key: &Key, name: u64) -> &[Arc<Event>] {
         self.received.named.get(&(key.clone(), name)).map_or(&[], Vec::as_slice)
     }

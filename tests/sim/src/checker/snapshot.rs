@@ -18,7 +18,6 @@ pub(crate) struct CheckerSnapshot {
 }
 
 impl Checker {
-    /// Returns the present model of the store.
     pub(crate) fn snapshot(&self) -> CheckerSnapshot {
         CheckerSnapshot {
             keys: self.keys.clone(),
@@ -27,8 +26,7 @@ impl Checker {
         }
     }
 
-    /// Sets the checker's model back together with the store. `lost` has the number of the newest lost commit of each
-    /// shard.
+    /// `lost` has the number of the newest lost commit of each shard.
     pub(crate) fn went_back(
         &mut self,
         then: &CheckerSnapshot,

@@ -8,7 +8,6 @@ use ordain_core::{GapEnd, Key, KeyStatus, KeyWrite};
 
 use super::Checker;
 
-/// The warnings of the run so far, by key.
 #[derive(Debug, Default)]
 pub(super) struct Warnings {
     /// Ranges (first, last) of the gaps that wait without a further replay round.

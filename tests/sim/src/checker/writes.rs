@@ -15,7 +15,6 @@ use crate::handler;
 use crate::store::Store;
 
 impl Checker {
-    /// Checks a batch that the store has applied.
     pub(crate) fn applied(
         &mut self,
         partition: u32,
@@ -77,7 +76,7 @@ impl Checker {
         }
     }
 
-    /// Checks that no event is executed under an older rollout than earlier events of its key.
+    /// No event may be executed under an older rollout than earlier events of its key.
     fn check_rollout_number(&mut self, write: &KeyWrite) {
         let now = write.record.rollout_number();
         let model = self.model(&write.key);
@@ -88,8 +87,8 @@ impl Checker {
         }
     }
 
-    /// Advances the next sequence of a key. Checks that the write settles all sequences from the old value up to the
-    /// new value, and that the handler returns the written state and messages for the events of these sequences.
+    /// The write must settle all sequences up to the new next sequence, and the handler must return the written state
+    /// and messages for their events.
     fn settle(&mut self, write: &KeyWrite) {
         let key = &write.key;
         if self.plan.settings.begins_anywhere && !self.model(key).live {
@@ -192,8 +191,8 @@ impl Checker {
         }
     }
 
-    /// Records the beginning of a key that may begin anywhere, from the first write of the key: all lower sequences are
-    /// skipped, or their events have arrived late. Checks that an owner has received an event with the first sequence.
+    /// The key may begin anywhere: by its first write, all lower sequences are skipped, or their events have arrived
+    /// late. An owner must have received an event with the first sequence.
     fn begins(&mut self, write: &KeyWrite) {
         let key = &write.key;
         let is_late = |sequence| {
@@ -234,7 +233,6 @@ impl Checker {
         }
     }
 
-    /// Returns the received events that may have this sequence.
     fn candidates(&self, key: &Key, sequence: u64) -> &[Arc<Event>] {
         if self.plan.settings.ordering == OrderingMode::Sequenced {
             return self.versions(key, sequence);
@@ -243,7 +241,7 @@ impl Checker {
         accepted.map_or(&[], |accepted| self.versions(key, accepted.id))
     }
 
-    /// Checks that a key is completed when the event that ends it is settled, and not earlier.
+    /// The event that ends the key must complete it, and no earlier event.
     fn ends(&mut self, write: &KeyWrite, settled: &[(u64, Settlement)], ended: bool) {
         let key = &write.key;
         let marked = |s: &Settlement| s.event().is_some_and(|event| event.end());
@@ -282,7 +280,7 @@ impl Checker {
         self.model(key).completed = completed;
     }
 
-    /// Checks that the incarnation, which is a part of message ids, stays the same until the key record expires.
+    /// The incarnation, a part of message ids, must stay the same until the key record expires.
     fn incarnation(&mut self, write: &KeyWrite, time: u64) {
         let model = self.model(&write.key);
         let written = if write.record.incarnation == 0 { time } else { write.record.incarnation };
@@ -294,8 +292,8 @@ impl Checker {
         }
     }
 
-    /// Checks the sequences that Ordain assigns: they follow the order of delivery and have no holes, and each id gets
-    /// one sequence.
+    /// The sequences that Ordain assigns must follow the order of delivery without holes, and each id gets one
+    /// sequence.
     fn assigned_ids(&mut self, write: &KeyWrite) {
         let key = write.key.clone();
         let first = self.plan.settings.first;
@@ -330,8 +328,8 @@ impl Checker {
         }
     }
 
-    /// Checks that an owner has received each spilled event, that no spilled event is settled or too far ahead, and
-    /// that the key record counts all spilled events.
+    /// An owner must have received each spilled event. No spilled event may be settled or too far ahead, and the key
+    /// record must count all of them.
     fn spills(&mut self, write: &KeyWrite, store: &Store) {
         let key = &write.key;
         let end = self.first_unknown(key).saturating_add(self.plan.settings.gap.max_width);
@@ -406,7 +404,7 @@ impl Checker {
         }
     }
 
-    /// Checks that the write gives the key a due entry if the key can progress with the events in the store.
+    /// A key that can progress with the events in the store needs a due entry.
     fn due(&mut self, write: &KeyWrite, store: &Store) {
         let Some(record) = store.records.get(&write.key) else { return };
         let stopped = matches!(write.record.status, KeyStatus::Parked | KeyStatus::Completed);

@@ -19,11 +19,9 @@ pub(crate) struct Message {
     pub(crate) emitted: EmittedMessage,
 }
 
-/// A message or dead letter to publish.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Post {
     Message(Message),
-    /// A forwarded dead letter.
     Letter(DeadLetter),
 }
 
@@ -87,7 +85,6 @@ impl Store {
             .collect()
     }
 
-    /// Returns the reason to refuse a write, if any.
     fn refusal(&self, partition: u32, write: &KeyWrite) -> Option<WriteRefusal> {
         let Some(record) = self.records.get(&write.key) else {
             return match write.condition {
@@ -167,7 +164,6 @@ impl Store {
     }
 }
 
-/// Returns the refusal of a commit whose claim or number contradicts the fence.
 fn check(fence: &Fence, claim: Claim, number: u64) -> Option<CommitReply> {
     if claim.epoch < fence.claim.epoch {
         return Some(CommitReply::Fenced);

@@ -6,10 +6,8 @@ use ordain_core::{Key, LetterId, shard_of};
 
 use super::Store;
 
-/// The part of the store that goes back.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct RolledBackPart {
-    /// Number of shards of the store.
     pub(crate) shards: u32,
     /// The only shard that goes back; `None` if all shards go back.
     pub(crate) only: Option<u32>,

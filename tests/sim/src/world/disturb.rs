@@ -13,7 +13,6 @@ const DRAIN_TIMEOUT_MS: u64 = 30_000;
 use super::{Action, FIRST_VERSION, TAKEOVER_MS, World, rollout};
 
 impl World {
-    /// Schedules the disturbances.
     pub(super) fn schedule_disturbances(&mut self) {
         let disturb = self.plan.disturb.clone();
         // The time span ends a little after the last event, so that disturbances also happen while events wait.
@@ -83,7 +82,7 @@ impl World {
         }
     }
 
-    /// Ends the owner of a partition now, or after a few more effects.
+    /// The owner may end after a few more effects.
     fn crash_soon(&mut self, partition: u32) {
         let soon = self.rng.permille(700).then(|| self.rng.between(1, 12));
         let current = self.current[partition as usize].and_then(|id| self.owners.get_mut(&id));
@@ -107,7 +106,7 @@ impl World {
         }
     }
 
-    /// Removes an owner. Schedules the start of a new owner, unless a newer owner already exists.
+    /// Schedules the start of a new owner, unless a newer owner already exists.
     pub(super) fn remove_owner(&mut self, id: u64, partition: u32) {
         self.trace.line(self.now, &format!("owner {id} has ended"));
         self.forget(id);
@@ -158,7 +157,7 @@ impl World {
         }
     }
 
-    /// Starts a new owner that claims the partition while the old owner continues and does not notice.
+    /// The old owner continues and does not notice.
     fn take_over(&mut self, partition: u32) {
         let Some(old) = self.current[partition as usize] else { return };
         self.checker.partition_taken_over(old);
@@ -166,7 +165,7 @@ impl World {
         self.start(partition);
     }
 
-    /// Replaces the connection of an owner to the source. May also change the prefetch.
+    /// May also change the prefetch.
     fn reset(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         // The owner is notified of the new connection before the connection delivers anything.
@@ -182,7 +181,6 @@ impl World {
         }
     }
 
-    /// Begins a drain of the owner of a partition.
     fn drain_owner(&mut self, partition: u32) {
         let Some(id) = self.current[partition as usize] else { return };
         if let Some(owner) = self.owners.get_mut(&id) {
@@ -191,8 +189,8 @@ impl World {
         }
     }
 
-    /// Starts a rollout of a newer version, or sometimes of the first version again. The owners receive the rollout at
-    /// different times, and some of them lack the version for a while.
+    /// Sometimes the rollout is of the first version again. The owners receive the rollout at different times, and some
+    /// of them lack the version for a while.
     fn new_version(&mut self) {
         let number = self.rollout.number + 1;
         let name = format!("sim@1.{number}.0");
@@ -212,8 +210,7 @@ impl World {
         }
     }
 
-    /// Changes the version of an owner's workers, and then the version of its sequencer. The owner ignores a rollout
-    /// that is older than its present rollout.
+    /// The workers change before the sequencer. The owner ignores a rollout that is older than its present rollout.
     fn receive_rollout(&mut self, id: u64, rollout: Arc<Rollout>, is_here: bool) {
         let Some(owner) = self.owners.get_mut(&id) else { return };
         if rollout.number < owner.rollout.number {
@@ -225,7 +222,6 @@ impl World {
         self.step(id, Some(Input::VersionChanged(version)));
     }
 
-    /// Makes the record of a random key unreadable.
     fn corrupt(&mut self) {
         let keys: Vec<Key> = self.store.records.keys().cloned().collect();
         if !keys.is_empty() {

@@ -16,7 +16,6 @@ const EFFECT_LIMIT: usize = 20_000;
 const IDLE_ROUND_LIMIT: u32 = 2_000;
 
 impl World {
-    /// Performs an action of the agenda.
     pub(super) fn perform_action(&mut self, action: Action) {
         match action {
             Action::Input(id, input) => self.step(id, Some(input)),
@@ -58,7 +57,6 @@ impl World {
         }
     }
 
-    /// Performs one round of an owner's driver.
     pub(super) fn step(&mut self, id: u64, input: Option<Input>) {
         let Some(mut owner) = self.owners.remove(&id) else { return };
         let now = owner.clock + self.now;
@@ -182,7 +180,7 @@ impl World {
             && owner.connection.outstanding() >= settings.prefetch
     }
 
-    /// Performs the owner's effects. Returns false if the owner ended meanwhile.
+    /// Returns false if the owner ended meanwhile.
     fn drain(&mut self, id: u64, owner: &mut Owner) -> bool {
         let mut effects = 0;
         while let Some(effect) = owner.sequencer.poll_effect() {
@@ -209,15 +207,14 @@ impl World {
         true
     }
 
-    /// Checks that an owner that has stopped requests nothing more.
+    /// A stopped owner must request nothing more.
     fn after_stop(&mut self, id: u64, owner: &mut Owner, stopped: bool) {
         while stopped && let Some(effect) = owner.sequencer.poll_effect() {
             self.checker.effect_requested(id, &effect);
         }
     }
 
-    /// Schedules the next round of an owner: at the next arrival, timeout or change of the connection, or at the end of
-    /// a drain.
+    /// The next round follows at the next arrival, timeout or change of the connection, or at the end of a drain.
     fn sleep(&mut self, id: u64, owner: &mut Owner, now: u64) {
         let source = &self.sources[owner.partition as usize];
         let takes = owner.drains_until.is_none() && owner.sequencer.credit() > 0;
@@ -237,7 +234,7 @@ impl World {
     }
 }
 
-/// Returns the dead letter that a decoder creates for bytes that are not an event.
+/// A decoder creates this letter for bytes that are not an event.
 fn unreadable(bytes: bytes::Bytes) -> DeadLetter {
     DeadLetter {
         id: LetterId { key: Key::from(""), sequence: 0, tag: ordain_core::digest(&bytes) | 1 },

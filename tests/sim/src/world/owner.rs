@@ -18,20 +18,17 @@ pub(super) struct Owner {
     pub(super) connection: Connection,
     /// The owner's clock at virtual time 0.
     pub(super) clock: u64,
-    /// The newest rollout that the owner knows.
     pub(super) rollout: Arc<Rollout>,
     /// The rollout whose version the owner's workers execute; `None` if the owner lacks the version of its rollout.
     pub(super) version: Option<Arc<Rollout>>,
-    /// By shard, the virtual time at which the last publication ends. The next publication of the shard must not end
-    /// earlier.
+    /// The end of the last publication of each shard. The next publication must not end earlier.
     pub(super) published_at: BTreeMap<u32, u64>,
-    /// Number of further effects after which the owner crashes; `None` if no crash is planned.
+    /// The owner crashes after this number of further effects.
     pub(super) dies_after: Option<u64>,
     /// Virtual time at which the owner's drain ends, even if events still run; `None` without a drain.
     pub(super) drains_until: Option<u64>,
-    /// Number of consecutive driver rounds in which the owner's timeout had passed, and the owner requested nothing.
+    /// Counts consecutive rounds in which the owner's timeout had passed, and the owner requested nothing.
     pub(super) idle_rounds: u32,
-    /// The last virtual time at which the owner was quiescent.
     pub(super) quiescent_at: u64,
     /// The virtual time of the owner's earliest wake-up on the agenda.
     pub(super) wakes_at: Option<u64>,
@@ -48,8 +45,7 @@ impl Owner {
 }
 
 impl World {
-    /// Claims a partition, and starts a sequencer for it. First publishes the messages that the earlier owner left in
-    /// the outbox, or schedules their publication.
+    /// First publishes the messages that the earlier owner left in the outbox, or schedules their publication.
     pub(super) fn start(&mut self, partition: u32) {
         let (claim, commits) = self.store.claim(partition, self.rng.next());
         // The simulated store goes back no further than to the last claim.
@@ -109,8 +105,8 @@ impl World {
         }
     }
 
-    /// Publishes the messages that an earlier owner left in the outbox. If the sink needs time, schedules the
-    /// publication of each shard, and returns the end time of each scheduled publication.
+    /// The messages are from an earlier owner. If the sink needs time, schedules the publication of each shard, and
+    /// returns its end.
     fn publish_backlog(
         &mut self,
         id: u64,

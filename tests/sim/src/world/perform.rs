@@ -43,7 +43,6 @@ impl World {
         false
     }
 
-    /// Chooses the fate of a commit and of its reply, at the rates of the plan.
     fn reply(&mut self) -> Reply {
         let store = &self.plan.store;
         let before = store.lost_before;
@@ -102,7 +101,6 @@ impl World {
     }
 }
 
-/// Returns the messages of the applied writes.
 fn messages(batch: &Batch, applied: &AppliedCommit) -> Vec<Message> {
     let refused = |index| applied.refused.iter().any(|(other, _)| *other == index);
     let writes = batch.writes.iter().enumerate().filter(|(index, _)| !refused(*index));

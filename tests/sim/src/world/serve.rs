@@ -11,7 +11,7 @@ use ordain_core::{
 use super::{Action, Reply, World};
 use crate::store::{Claim, Post};
 
-/// Time in ms without a reply after which an owner no longer waits for the reply to a commit.
+/// After this time, an owner no longer waits for the reply to a commit.
 const COMMIT_TIMEOUT_MS: u64 = 100;
 
 impl World {
@@ -86,7 +86,7 @@ impl World {
         self.schedule(COMMIT_TIMEOUT_MS, Action::Input(owner, input));
     }
 
-    /// Answers a request of an owner. The owner may have ended meanwhile. A load takes the key over even then.
+    /// The owner may have ended meanwhile. A load takes the key over even then.
     pub(super) fn serve(&mut self, owner: u64, effect: &Effect) {
         let Some(partition) = self.partitions_of.get(&owner).copied() else { return };
         if let Effect::Run(turn) = effect {

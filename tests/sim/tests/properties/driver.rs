@@ -12,26 +12,19 @@ use proptest::prelude::prop;
 
 use crate::generate::Step;
 
-/// A driver that sends arbitrary answers to the sequencer, and tracks the open requests.
+/// Sends arbitrary answers to the sequencer, and tracks the open requests.
 pub(crate) struct Driver {
     settings: SequencerSettings,
     sequencer: Sequencer,
     now: u64,
-    /// The number of the last delivery.
     delivered: u64,
-    /// The tokens of unanswered loads.
     loads: BTreeSet<AttemptToken>,
-    /// The tokens of unanswered turns, each with the number of its events.
+    /// The number of events of each unanswered turn.
     turns: BTreeMap<AttemptToken, usize>,
-    /// The tokens of unanswered reads of spilled events.
     reads: BTreeSet<AttemptToken>,
-    /// The tokens of unanswered replay requests.
     replays: BTreeSet<AttemptToken>,
-    /// The tokens of unanswered reads of early dead letters.
     letter_reads: BTreeSet<AttemptToken>,
-    /// The commits without an answer.
     commits: Vec<Arc<Batch>>,
-    /// The tokens of answered requests.
     past: Vec<AttemptToken>,
 }
 
@@ -66,8 +59,8 @@ impl Driver {
         }
     }
 
-    /// Changes the input into an answer to an open request, if the generated step has `answers` and such a request is
-    /// open. Returns `None` if the input would break the contract of a driver.
+    /// Makes the input an answer, if the generated step has `answers` and such a request is open. Returns `None` if the
+    /// input would break the contract of a driver.
     fn address(&mut self, input: Input, answers: Option<prop::sample::Index>) -> Option<Input> {
         let past = &mut self.past;
         // If the step has `answers` and a request is open, takes the token of an open request. In all other cases,
@@ -123,8 +116,7 @@ impl Driver {
         })
     }
 
-    /// Changes a worker's result so that it follows the contract: no more outcomes than events, and at least one
-    /// outcome or a failure.
+    /// The contract requires no more outcomes than events, and at least one outcome or a failure.
     fn valid_result(
         &mut self,
         mut done: TurnResult,
@@ -147,7 +139,7 @@ impl Driver {
         Some(done)
     }
 
-    /// Returns the number of a new delivery; `None` if the sequencer accepts no more deliveries.
+    /// `None` if the sequencer accepts no more deliveries.
     fn deliver(&mut self) -> Option<u64> {
         if self.sequencer.credit() == 0 {
             return None;
@@ -156,7 +148,7 @@ impl Driver {
         Some(self.delivered)
     }
 
-    /// Takes all effects, and checks the limits of the sequencer.
+    /// Checks the limits of the sequencer.
     pub(crate) fn drain(&mut self) {
         let mut effects = 0;
         while let Some(effect) = self.sequencer.poll_effect() {
@@ -206,7 +198,7 @@ impl Driver {
     }
 }
 
-/// Removes from a reply the writes and spilled events that are not in this batch, because no store can name them.
+/// A store can name only the writes and spilled events of this batch.
 fn possible_reply(reply: CommitReply, batch: &Batch) -> CommitReply {
     let CommitReply::Applied(mut applied) = reply else { return reply };
     let writes = batch.writes.len();

@@ -50,7 +50,6 @@ fn event() -> impl Strategy<Value = Arc<Event>> {
     )
 }
 
-/// Generates events that a replay source may return.
 fn found() -> impl Strategy<Value = Vec<(u64, Arc<Event>)>> {
     vec((sequence(), event()), 0..4)
 }

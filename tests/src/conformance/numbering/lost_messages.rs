@@ -139,8 +139,8 @@ pub async fn lost_messages_are_noticed_and_get_their_earlier_numbers(fixture: &m
     assert_eq!(first.retained(store, &a, 0, 9).await, numbered_from_one(&["1", "2", "3", "4"]));
 }
 
-/// Writes the mark `m` into all shards. `before` holds the marks that the caller last read, and `witness` is the
-/// witness of the shard `shard`. Returns whether all shards accepted the mark.
+/// The mark is `m`. `before` holds the marks that the caller last read, and `witness` is the witness of the shard
+/// `shard`. Returns whether all shards accepted the mark.
 async fn put_mark(
     store: &dyn Store,
     sender: &Sender,

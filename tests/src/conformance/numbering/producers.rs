@@ -164,8 +164,9 @@ pub async fn number_of_another_producer_is_not_given_again(fixture: &mut impl Fi
 
 /// The record of a key contains the range of the dead letters that wait for earlier events (`far-ahead`, `overflow`).
 /// The numbers of these letters come from another producer, so the numbers below them may belong to that producer too.
-/// The store gives the key no number. If the call publishes lost events again, the store ignores the letters: it may
-/// have given their numbers itself, and it cannot compare an event with a letter.
+/// The store therefore gives the key no number, with one exception: a call that publishes lost events again. For such a
+/// call, the store ignores the letters. Their numbers may be numbers that the store gave before the loss, and the store
+/// cannot check this, because it cannot compare an event with a letter.
 pub async fn number_below_a_waiting_dead_letter_is_not_given(fixture: &mut impl Fixture) {
     use AssignItemReply::{New, NumberedElsewhere};
     let store = fixture.store();

@@ -8,7 +8,7 @@ use ordain_store::{AssignItemReply, AssignReply, Claim, Partition, QueueEntry, S
 use super::super::{Fixture, Owner};
 use super::sender::{NUMBERING, Sender, chunk, data, event, keys, message, results};
 
-/// Returns all messages that wait for a partition in the shard of the sender, with their queue positions.
+/// Returns the messages in the shard of the sender, with their queue positions.
 async fn waiting_messages(
     store: &dyn Store,
     sender: &Sender,

@@ -166,7 +166,7 @@ pub async fn random_calls_agree_with_the_model(fixture: &mut impl Fixture) {
 struct Model {
     numbering: NumberingSettings,
     now: u64,
-    /// The next number of each key, and, if the key has ended, the time at which the store forgets this number.
+    /// An ended key has a time at which the store forgets its next number.
     counts: HashMap<Key, (u64, Option<u64>)>,
     /// The retained messages, by key and number: the data of each message, and its expiry time.
     retained: BTreeMap<(Key, u64), (String, u64)>,
@@ -175,8 +175,7 @@ struct Model {
 }
 
 impl Model {
-    /// Numbers and retains a message. `own` is the number that the producer gave to the message, if any. Returns the
-    /// number of the message.
+    /// `own` is the number that the producer gave to the message. Returns its number.
     fn put(&mut self, event: &Event, own: Option<u64>) -> u64 {
         let key = Key::from(event.key());
         let now = self.now;
@@ -242,7 +241,7 @@ impl Model {
     }
 }
 
-/// Returns a source of random numbers below a given bound. Equal seeds give equal numbers.
+/// Returns a source of numbers below a given bound. Equal seeds give equal numbers.
 fn random(seed: u64) -> impl FnMut(u64) -> u64 {
     let mut random = ChaCha8Rng::seed_from_u64(seed);
     move |below| random.random_range(0..below)

@@ -26,13 +26,11 @@ impl ReaderRig {
     }
 }
 
-/// Returns the digests of messages of a key with these data.
 pub(super) fn digests_of(key: &str, data: &[&str]) -> EventDigests {
     data.iter().map(|data| EventDigests::short(message(key, data).content())).collect()
 }
 
-/// Makes the write by which these events wait in the store for earlier events. The function adds the events to the
-/// record's extent of spilled events.
+/// These events wait in the store for earlier events. The function adds them to the record's extent of spilled events.
 pub(super) fn spill_write(
     key: &str,
     condition: WriteCondition,

@@ -23,7 +23,7 @@ pub(in crate::conformance) const NUMBERING: NumberingSettings = NumberingSetting
     complete_ttl: COMPLETED_TTL_MS,
 };
 
-/// A caller that assigns messages for keys of one shard: an owner with an outbox (`origin`), or a producer.
+/// An owner with an outbox (`origin`), or a producer, that assigns messages for keys of one shard.
 #[derive(Clone)]
 pub(in crate::conformance) struct Sender {
     pub(in crate::conformance) destination: Destination,
@@ -35,7 +35,7 @@ pub(in crate::conformance) struct Sender {
 }
 
 impl Sender {
-    /// Makes a sender that represents an owner with a lease of this epoch. The owner assigns messages to an exchange.
+    /// Represents an owner with a lease of this epoch, which assigns messages to an exchange.
     pub(in crate::conformance) fn exchange(store: &dyn Store, epoch: u64) -> Self {
         Self {
             destination: Destination::Exchange("next".into()),
@@ -54,7 +54,7 @@ impl Sender {
         }
     }
 
-    /// Makes a sender that represents an owner. The owner assigns messages to a stream whose queue has a limit.
+    /// Represents an owner that assigns messages to a stream whose queue has a limit.
     pub(in crate::conformance) fn stream(
         store: &dyn Store,
         numbering: Option<NumberingSettings>,
@@ -64,22 +64,22 @@ impl Sender {
         Self { destination: Destination::Stream("next".into()), rules, ..Self::exchange(store, 1) }
     }
 
-    /// Makes a sender that represents a producer. The producer assigns messages to an exchange.
+    /// Represents a producer that assigns messages to an exchange.
     pub(in crate::conformance) fn producer(store: &dyn Store) -> Self {
         Self { origin: None, ..Self::exchange(store, 1) }
     }
 
-    /// Makes a producer whose messages the stream `cases` reads.
+    /// The stream `cases` reads the messages of the producer.
     pub(in crate::conformance) fn producer_with_reader(store: &dyn Store) -> Self {
         Self { readers: vec!["cases".into()], ..Self::producer(store) }
     }
 
-    /// Returns the same sender in calls that publish lost events again.
+    /// The calls of the returned sender publish lost events again.
     pub(in crate::conformance) fn restoring(&self) -> Self {
         Self { reuses_lost_numbers: true, ..self.clone() }
     }
 
-    /// Makes a group with these chunks and the origin of the sender.
+    /// The group has the origin of the sender.
     pub(in crate::conformance) fn group(&self, chunks: Vec<OutboxChunk>) -> AssignGroup {
         AssignGroup { origin: self.origin.clone(), chunks }
     }
@@ -98,7 +98,6 @@ impl Sender {
         }
     }
 
-    /// Sends several groups in one call. Returns the store's reply.
     pub(in crate::conformance) async fn send_groups(
         &self,
         store: &dyn Store,
@@ -107,8 +106,7 @@ impl Sender {
         store.assign(Arc::new(self.request(groups))).await.expect("an answer")
     }
 
-    /// Assigns messages in a call that names a witness. Returns the result for each message; `None` if the store lacks
-    /// the witness and therefore refuses the call.
+    /// The call names a witness. Returns the result for each message; `None` if the store lacks the witness.
     pub(in crate::conformance) async fn assign_after(
         &self,
         store: &dyn Store,
@@ -123,7 +121,6 @@ impl Sender {
         }
     }
 
-    /// Sends one group with these chunks. Returns the store's reply.
     pub(in crate::conformance) async fn send(
         &self,
         store: &dyn Store,
@@ -132,7 +129,7 @@ impl Sender {
         self.send_groups(store, vec![self.group(chunks)]).await
     }
 
-    /// Sends one chunk, which contains these messages of a commit. Returns the store's reply.
+    /// The chunk contains these messages of a commit.
     pub(in crate::conformance) async fn send_chunk(
         &self,
         store: &dyn Store,
@@ -142,7 +139,7 @@ impl Sender {
         self.send(store, vec![chunk(commit, 0, items)]).await
     }
 
-    /// Sends one chunk of messages, which the store must accept. Returns the result for each message.
+    /// The store must accept the chunk. Returns the result for each message.
     pub(in crate::conformance) async fn assign(
         &self,
         store: &dyn Store,
@@ -152,8 +149,8 @@ impl Sender {
         results(self.send_chunk(store, commit, items).await)
     }
 
-    /// Assigns messages of a commit that the store has lost, each with its earlier number, or 0 if the caller does not
-    /// know this number. The store must accept the call. Returns the result for each message.
+    /// The store has lost the commit. Each message has its earlier number, or 0 if the caller does not know it. The
+    /// store must accept the call. Returns the result for each message.
     pub(in crate::conformance) async fn assign_lost(
         &self,
         store: &dyn Store,
@@ -168,7 +165,6 @@ impl Sender {
         results(self.send(store, vec![chunk]).await)
     }
 
-    /// Reads the retained messages of a key with the wanted numbers.
     pub(in crate::conformance) async fn read_retained(
         &self,
         store: &dyn Store,
@@ -180,7 +176,7 @@ impl Sender {
         read.expect("a read")
     }
 
-    /// Returns the numbers and the data of the retained messages of a key, from number `from` to number `to`.
+    /// Returns the numbers from `from` to `to` with the data.
     pub(in crate::conformance) async fn retained(
         &self,
         store: &dyn Store,
@@ -198,18 +194,16 @@ impl Sender {
             .collect()
     }
 
-    /// Changes the origin, if the sender has one.
     pub(in crate::conformance) fn with(mut self, change: impl FnOnce(&mut OriginOutbox)) -> Self {
         self.origin.as_mut().map(change);
         self
     }
 
-    /// Moves the outbox of the origin to another shard.
     pub(in crate::conformance) fn of_shard(self, shard: u32) -> Self {
         self.with(|origin| origin.shard = shard)
     }
 
-    /// Names this outbox position as the last one for which the owner has the store's confirmation.
+    /// The owner has the store's confirmation for this outbox position.
     pub(in crate::conformance) fn confirmed(self, commit: u64, chunk: u32) -> Self {
         self.with(|origin| origin.last_confirmed = Some(OutboxPosition { commit, chunk }))
     }
@@ -225,8 +219,7 @@ pub(in crate::conformance) fn chunk(commit: u64, number: u32, items: &[Arc<Event
     }
 }
 
-/// Returns the result for each message. The reply must be the reply to a call with one group, and the store must have
-/// accepted the group.
+/// The reply must accept the only group of the call. Returns the result for each message.
 pub(in crate::conformance) fn results(reply: AssignReply) -> Vec<AssignItemReply> {
     let AssignReply::Groups(mut replies, _) = reply else {
         panic!("the messages are not assigned: {reply:?}")
@@ -237,27 +230,24 @@ pub(in crate::conformance) fn results(reply: AssignReply) -> Vec<AssignItemReply
     }
 }
 
-/// Returns the reply to a call with one group if the store refuses the group with `reply`.
 pub(in crate::conformance) fn refused(reply: AssignGroupReply) -> AssignReply {
     AssignReply::Groups(vec![reply], Vec::new())
 }
 
-/// Numbers these data from 1 on, in the form in which [`Sender::retained`] returns messages.
+/// The result has the form of [`Sender::retained`].
 pub(in crate::conformance) fn numbered_from_one(data: &[&str]) -> Vec<(u64, String)> {
     (1..).zip(data.iter().map(|data| (*data).to_owned())).collect()
 }
 
-/// Returns the data of an event as text.
 pub(in crate::conformance) fn data(event: &Event) -> String {
     String::from_utf8_lossy(event.data()).into_owned()
 }
 
-/// Makes a message whose id consists of its key and its data.
+/// The id consists of the key and the data.
 pub(in crate::conformance) fn message(key: &str, data: &str) -> Arc<Event> {
     event(key, data, None, &format!("{key}/{data}"), false)
 }
 
-/// Makes the last message of a key.
 pub(in crate::conformance) fn last_message(key: &str, data: &str) -> Arc<Event> {
     event(key, data, None, &format!("{key}/{data}"), true)
 }
@@ -282,7 +272,7 @@ pub(in crate::conformance) fn event(
     }))
 }
 
-/// Returns two keys of the shard that all cases of numbering use.
+/// All cases of numbering use these keys of one shard.
 pub(in crate::conformance) fn keys(store: &dyn Store) -> [Key; 2] {
     let shard = shard_of("key-0", store.shards());
     let names = (0..).map(|number| format!("key-{number}"));

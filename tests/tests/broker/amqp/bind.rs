@@ -14,9 +14,8 @@ use ordain_tests::tally;
 
 use super::support::log_in;
 
-/// Publishes events to three exchanges in turn: the stream's exchange, and two exchanges that forward messages to the
-/// stream's exchange. The exchange `feed` forwards all messages, and the exchange `some` only the messages with the
-/// routing key `k1`.
+/// Publishes to three exchanges in turn: the stream's exchange, and two exchanges that forward messages to it. The
+/// exchange `feed` forwards all messages, and the exchange `some` only the messages with the routing key `k1`.
 fn publish(rig: &Rig, lines: &[String]) -> Result<()> {
     let mut messages: BTreeMap<&str, Vec<Outgoing>> = BTreeMap::new();
     for (number, line) in lines.iter().enumerate() {
@@ -86,7 +85,6 @@ fn bound_exchanges_feed_four_queues() -> Result<()> {
     bound_queues_receive_matching_events(4)
 }
 
-/// The setting of a stream that receives all messages of the exchange `feed`.
 const BIND_FEED: &str = "bind = [{ exchange = \"feed\" }]";
 
 /// Creates a rig with a stream that receives all messages of the exchange `feed`, which exists already.
@@ -160,7 +158,7 @@ fn replaced_exchange_of_bind_is_bound_again_and_reported() -> Result<()> {
     service.end()
 }
 
-/// Parts of the error that a host reports if the exchange of `bind` is missing.
+/// The parts of the error about a missing exchange.
 const FEED_MISSING: [&str; 3] = [
     "topology not as configured",
     "no exchange 'feed'",

@@ -33,7 +33,7 @@ fn failed_check(home: &Home) -> Result<String> {
     Ok(errors)
 }
 
-/// Finds the first command in `text` that removes a binding, and sends the same request as this `curl` command.
+/// Sends the request of the first `curl` command in `text` that removes a binding.
 fn run_unbind_command(text: &str) -> Result<()> {
     let (_, rest) = text.split_once("curl -u USER -X DELETE 'http://").context("a command")?;
     let (url, _) = rest.split_once('\'').context("the end of the command")?;
@@ -48,9 +48,9 @@ fn run_unbind_command(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Before the first event, another program binds a queue to the exchange of a stream with several partitions. The queue
-/// receives all events of some keys, and no other check can detect this, because the store has no records of these
-/// keys. The host must report the queue repeatedly, and the command in the report must remove the binding.
+/// Before the first event, another program binds a queue to the exchange of a stream with several partitions. No other
+/// check can detect this, because the store has no records of the keys that the queue takes. The host must report the
+/// queue repeatedly, and the command in the report must remove the binding.
 #[test]
 fn queue_that_takes_keys_is_reported() -> Result<()> {
     for stream in ["", "ordering = \"fifo\""] {
@@ -137,13 +137,11 @@ fn queue_that_receives_copies_is_no_error() -> Result<()> {
     Ok(())
 }
 
-/// A binding that the stream needs.
 struct NeededBinding {
     source: &'static str,
     from: &'static str,
     to: &'static str,
     key: &'static str,
-    /// The description in the log.
     described: &'static str,
     effect: &'static str,
 }
@@ -188,8 +186,8 @@ impl NeededBinding {
     }
 }
 
-/// Another program removes a binding that the host has declared: first while the host runs, and then while no host
-/// runs. The host must report and count the missing binding before it declares the binding again.
+/// Another program removes a binding that the host has declared: while the host runs, and while no host runs. The host
+/// must report and count the missing binding before it declares the binding again.
 #[test]
 fn removed_binding_is_reported_and_restored() -> Result<()> {
     for needed in NEEDED_BINDINGS {

@@ -43,7 +43,6 @@ fn letters(rig: &Rig, messages: &[Outgoing]) -> Result<Vec<Value>> {
     rig.home.rows(&["dead", "list", "cases", "--json"])
 }
 
-/// Returns the event of the dead letter with the key `key`.
 fn event_of<'a>(letters: &'a [Value], key: &str) -> Result<&'a Value> {
     let letter = letters.iter().find(|letter| letter["key"] == key);
     let letter = letter.with_context(|| format!("no dead letter of {key}: {letters:?}"))?;
@@ -96,7 +95,6 @@ fn published_message_is_a_cloud_event_in_binary_mode() -> Result<()> {
     Ok(())
 }
 
-/// Returns a batch of events.
 fn batch(events: &[String]) -> Outgoing {
     let mut message = structured(&format!("[{}]", events.join(",")));
     let kind = "application/cloudevents-batch+json";

@@ -26,7 +26,6 @@ fn ensure_contains(text: &str, parts: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Returns the names of all queues of the virtual host.
 fn queues(rig: &Rig) -> Result<Vec<String>> {
     Ok(rig.rabbit.queues()?.into_keys().collect())
 }

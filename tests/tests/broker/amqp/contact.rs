@@ -24,7 +24,6 @@ const FOREIGN_COUNT: usize = 10_000;
 const STOPPED_WORDS: &str =
     "stream stopped: 100 consecutive messages of the queue \"cases\" cannot be read";
 
-/// Returns the properties of a message with these headers.
 fn with_headers(headers: &[(&str, &str)]) -> BasicProperties {
     let mut table = FieldTable::default();
     for (name, value) in headers {
@@ -65,7 +64,6 @@ fn letters(rig: &Rig) -> Result<Vec<Value>> {
     rig.home.rows(&["dead", "list", "cases", "--json", "--limit", "1000"])
 }
 
-/// Returns the number of log lines that report unreadable messages.
 fn reports(service: &Service) -> usize {
     service.stderr().lines().filter(|line| line.contains("cannot be read (")).count()
 }
@@ -311,7 +309,6 @@ fn partition_with_unreadable_messages_stops_alone() -> Result<()> {
     service.end()
 }
 
-/// Returns a batch of CloudEvents.
 fn batch(events: &[Value]) -> Outgoing {
     let content_type = "application/cloudevents-batch+json";
     Outgoing {
@@ -321,7 +318,6 @@ fn batch(events: &[Value]) -> Outgoing {
     }
 }
 
-/// Returns a batch of CloudEvents without the required attributes.
 fn unreadable_batch(number: usize, size: usize) -> Outgoing {
     let events: Vec<Value> =
         (0..size).map(|event| json!({ "id": format!("{number}-{event}") })).collect();

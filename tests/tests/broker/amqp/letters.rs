@@ -13,7 +13,6 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::{Service, wait_until};
 use serde_json::json;
 
-/// Checks that a dead letter has these headers with these values.
 fn ensure_headers(letter: &Delivery, headers: &[(&str, &str)]) -> Result<()> {
     for (name, value) in headers {
         let found = header(letter, name);
@@ -208,7 +207,6 @@ fn returned_dead_letter_of_a_store_numbered_event_is_a_repeat() -> Result<()> {
     Ok(())
 }
 
-/// Removes the properties of a message: the id, the sequence, and all other headers.
 fn without_properties(message: Outgoing) -> Outgoing {
     Outgoing { properties: BasicProperties::default(), ..message }
 }

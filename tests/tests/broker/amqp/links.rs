@@ -16,7 +16,7 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use ordain_tests::tally;
 use serde_json::json;
 
-/// The host name of the broker in the test in which the broker's address changes.
+/// The host name of the broker whose address changes.
 const NAME: &str = "broker.test";
 /// The longest allowed time from the moment when new connections to the broker work to the moment when the host uses
 /// the broker again. The host waits at most 10 seconds between two attempts to connect.
@@ -79,7 +79,6 @@ fn until_outbox(
     })
 }
 
-/// Waits until the host reports that the stream `cases` receives no events.
 fn until_not_consumed(service: &mut Service, address: SocketAddr) -> Result<()> {
     service.until("the report that the stream receives no events", || {
         let page = get(address, "/readyz");
@@ -91,7 +90,6 @@ fn until_not_consumed(service: &mut Service, address: SocketAddr) -> Result<()> 
     })
 }
 
-/// Waits until the host is ready again, which must take less than [`RETURN_LIMIT`].
 fn until_ready(service: &mut Service, address: SocketAddr) -> Result<()> {
     let started = Instant::now();
     service.until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
@@ -151,8 +149,7 @@ fn sink_with_a_silent_connection_connects_again() -> Result<()> {
     silent_sink_connects_again(["", ""])
 }
 
-/// The sink has its own time limit for the broker's answers. This limit does not depend on the heartbeats of the client
-/// library.
+/// The sink's own time limit for the broker's answers does not depend on the heartbeats of the client library.
 #[test]
 fn sink_with_a_silent_connection_connects_again_without_heartbeats() -> Result<()> {
     silent_sink_connects_again(RARE_HEARTBEATS)

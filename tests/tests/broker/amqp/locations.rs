@@ -13,7 +13,6 @@ use ordain_tests::service::Service;
 use ordain_tests::tally;
 use serde_json::{Value, json};
 
-/// The places of the values in a message of [`task`].
 const TASK_PLACES: &str = "key = \"data:/order\", id = \"property:correlation_id\", type = \"header:task\", \
                            time = \"data:/sent\"";
 
@@ -61,7 +60,6 @@ fn values_are_read_from_the_named_places() -> Result<()> {
     Ok(())
 }
 
-/// Returns messages with the key in the header `case`, each with another routing key.
 fn with_key_in_header(lines: &[String]) -> Result<Vec<Outgoing>> {
     let message = |(index, line): (usize, &String)| -> Result<Outgoing> {
         let mut outgoing = from_line(line)?;

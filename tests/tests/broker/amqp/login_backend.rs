@@ -19,7 +19,6 @@ use ordain_tests::tally;
 
 /// The time limit for a request of the broker. After it has connected, the broker sends its request immediately.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// A part of the text with which the broker refuses a login.
 const REFUSAL: &str = "ACCESS_REFUSED - Login was refused";
 
 /// A server that allows each user everything. The broker queries it about users and rights.
@@ -78,7 +77,6 @@ impl LoginBackend {
     }
 }
 
-/// Answers one request with the requested permission.
 fn allow(mut stream: TcpStream) -> std::io::Result<()> {
     stream.set_read_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = Vec::new();

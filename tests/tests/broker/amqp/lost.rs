@@ -16,7 +16,6 @@ use serde_json::{Value, json};
 
 use super::support::{ADMIN, FIFO, Halves, declare_exchange_and_queue, declare_queue, rig_of_user};
 
-/// Publishes events, disturbs the broker, publishes more events, and checks that each event takes effect once.
 fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<()>) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
@@ -32,12 +31,12 @@ fn disturbance_loses_nothing(mut rig: Rig, disturb: impl Fn(&mut Rig) -> Result<
     service.end()
 }
 
-/// Returns the queues, the host's log and the end of the broker's log, for the error text of a failed test.
+/// Describes the state for the error text of a failed test.
 fn describe(rig: &Rig, service: &Service) -> String {
     format!("{:?}\n{}\n{}", rig.rabbit.queues(), service.stderr(), rig.rabbit.log_tail())
 }
 
-/// Creates a user of the broker with all rights, and starts a host with this user. Waits until the queue has its
+/// Creates a user of the broker with all rights, starts a host with this user, and waits until the queue has its
 /// marker.
 fn start_as(user: &str) -> Result<(Rig, Service)> {
     let rig = rig_of_user(user, "", "")?;
@@ -249,8 +248,8 @@ fn replaced_queue_is_consumed_without_the_right_to_a_marker() -> Result<()> {
     service.end()
 }
 
-/// The queue is deleted, and the host has lost the right to declare it again. No subscription succeeds, so the host
-/// must report the loss when it ends: the next owner of the partition may find a queue, and cannot detect the loss.
+/// The host has lost the right to declare its deleted queue again. No subscription succeeds, so the host must report
+/// the loss when it ends: the next owner of the partition may find a queue, and cannot detect the loss.
 #[test]
 fn loss_is_reported_at_the_end_of_the_host() -> Result<()> {
     let (rig, mut service) = start_as("undeclaring")?;
@@ -401,10 +400,8 @@ fn queue_emptied_by_another_consumer_counts_as_consumed() -> Result<()> {
     service.end()
 }
 
-/// The row of the metrics about a stream that receives no events.
 const NOT_CONSUMING: &str = "ordain_stream_consuming{stream=\"cases\",partition=\"0\"} 0";
 
-/// Checks that the host reports its stream as consumed.
 fn is_consumed(service: &mut Service) -> Result<()> {
     let address = admin(service)?;
     service.until("readiness", || get(address, "/readyz").is_ok_and(|page| page.status == 200))?;
@@ -429,8 +426,8 @@ fn another_consumer_of_the_queue_is_reported() -> Result<()> {
     service.end()
 }
 
-/// If events are large, the host prefetches only the number that fits into memory. If events are small, the host
-/// prefetches the configured number. All of the large events together would occupy 240 MB in the host.
+/// The host prefetches only the number of large events that fits into memory, and the configured number of small
+/// events. All of the large events together would occupy 240 MB in the host.
 #[test]
 fn large_events_stay_within_memory() -> Result<()> {
     let small = "[runtime]\nmemory_budget = \"16MiB\"\nevent_size = \"1MiB\"\n";

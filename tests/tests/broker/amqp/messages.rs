@@ -9,8 +9,6 @@ use ordain_tests::log::in_turn;
 use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 
-/// Returns a message with the routing key `key`, the header `X-Sequence-ID` with the value `sequence`, and another
-/// header.
 fn outgoing(key: &str, sequence: AMQPValue, body: &[u8]) -> Outgoing {
     let mut headers = FieldTable::default();
     headers.insert("X-Sequence-ID".into(), sequence);

@@ -39,7 +39,6 @@ fn table(headers: &[(&str, AMQPValue)]) -> FieldTable {
     table
 }
 
-/// Returns a header of each AMQP type.
 fn headers_of_all_types() -> FieldTable {
     let nested = table(&[("a", text("b")), ("n", AMQPValue::ShortInt(-7))]);
     table(&[
@@ -107,7 +106,6 @@ fn messages() -> Vec<(Outgoing, BasicProperties)> {
     cases.into_iter().map(message).collect()
 }
 
-/// Returns the message of a dead letter without the headers that Ordain adds.
 fn without_added(letter: &Delivery) -> BasicProperties {
     let headers = letter.properties.headers().clone().unwrap_or_default();
     let mut kept = FieldTable::default();
@@ -119,7 +117,7 @@ fn without_added(letter: &Delivery) -> BasicProperties {
     letter.properties.clone().with_headers(kept)
 }
 
-/// Returns for each key how many of the messages have this key, and the data of one of them.
+/// Returns for each key the number of its messages, and the data of one of them.
 fn reports(messages: &[Delivery]) -> Result<BTreeMap<String, (usize, Value)>> {
     let mut reports: BTreeMap<String, (usize, Value)> = BTreeMap::new();
     for message in messages {

@@ -35,8 +35,8 @@ pub(super) fn check(home: &Home) -> Result<String> {
     home.printed(&["check", "--connect"])
 }
 
-/// An operator sets a policy before the start, and another policy while the host runs. For each setting that loses
-/// events, the host must log one line with the queue, the value and the name of the policy.
+/// An operator sets a policy before the start, and another policy while the host runs. The host must log one line for
+/// each setting that loses events, with the queue, the value and the name of the policy.
 #[test]
 fn policies_that_lose_events_are_logged() -> Result<()> {
     let rig = rig("spill_after = \"10s\"", "partitions = 2", None)?;

@@ -20,7 +20,6 @@ const TIME_IN_SECONDS: &str = "2025-11-25T12:00:00.000Z";
 const SECONDS: u64 = 1_764_072_000;
 const MS: i64 = 1_764_072_000_125;
 
-/// A message of a producer, and the event that the handler gets.
 struct Case {
     /// The first cell of the producer's row in the table.
     producer: &'static str,

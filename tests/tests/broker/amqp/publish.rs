@@ -19,7 +19,6 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use serde_json::{Value, json};
 
-/// Creates a rig with additional sinks and with the handler `faulty`, which does what each event instructs.
 fn rig(rabbit: Rabbit, store: &str, stream: &str, sinks: &str) -> Result<Rig> {
     let rig = Rig::on(rabbit, store, stream, "")?;
     let config = rig.home.read("ordain.toml").replace("tally", "faulty");
@@ -123,8 +122,7 @@ fn dead_letter_of_large_event_is_truncated() -> Result<()> {
     service.end()
 }
 
-/// Receives messages of the queue `out` until `count` different messages of keys other than `a` have arrived. Returns
-/// the messages of `a`.
+/// Receives messages until `count` different messages of keys other than `a` have arrived. Returns the messages of `a`.
 fn receive_others(rig: &Rig, count: usize) -> Result<Vec<Delivery>> {
     let mut ids = Vec::new();
     let mut of_a = Vec::new();
@@ -247,7 +245,6 @@ fn queue_that_never_confirmed_delays_only_its_keys() -> Result<()> {
     service.end()
 }
 
-/// Returns each sequence once, in the order of the first occurrences.
 fn without_repeats(sequences: &[u64]) -> Vec<u64> {
     let mut seen = Vec::new();
     for sequence in sequences {
@@ -430,7 +427,6 @@ fn start_continues_with_waiting_messages_in_most_shards() -> Result<()> {
     service.end()
 }
 
-/// Returns how many events have taken effect since the start of the process.
 fn effects(address: SocketAddr) -> Result<usize> {
     let metrics = get(address, "/metrics")?.body;
     let of = |line: &&str| line.starts_with("ordain_events_total") && line.contains("\"effect\"");
@@ -493,7 +489,6 @@ fn restarts_do_not_fill_outbox() -> Result<()> {
     service.end()
 }
 
-/// A broker that accepts no messages must not delay a sink that writes to a file.
 #[test]
 fn file_sink_continues_while_broker_blocks() -> Result<()> {
     let rabbit = Rabbit::start()?;

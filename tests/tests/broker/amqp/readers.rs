@@ -32,18 +32,14 @@ const CLIENT_ROWS: [&str; 13] = [
     "CloudEvents SDKs, structured mode",
 ];
 
-/// The type and the data that a library finds in a message.
 type Found = (String, Value);
 
-/// A library, and a message that a handler emits for the library.
 struct Case {
     /// The first cell of the library's row in the table.
     reader: &'static str,
-    /// The fields of the handler's command, besides the data.
     command: Value,
     data: Value,
     read: fn(&Delivery) -> Result<Found>,
-    /// The type and the data that the library must find.
     expected: (&'static str, Value),
 }
 
@@ -257,7 +253,7 @@ fn messages_have_the_parts_that_libraries_need_to_read_them() -> Result<()> {
     Ok(())
 }
 
-/// The table names for each library how the library reads Ordain's messages, and which kind of test shows this.
+/// The table names for each library how it reads Ordain's messages, and which kind of test shows this.
 #[test]
 fn each_producer_of_the_guide_has_a_tested_way_back() -> Result<()> {
     let producers: BTreeSet<String> = producer_settings()?.into_keys().collect();

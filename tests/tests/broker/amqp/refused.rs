@@ -258,7 +258,7 @@ fn give_rights(rig: &Rig, user: &str) -> Result<()> {
     rig.rabbit.set_rights(user, [".*"; 3])
 }
 
-/// Another program replaces the exchange of the stream `cases` by an exchange of another type.
+/// Replaces the exchange of the stream `cases` by an exchange of another type.
 fn replace_exchange(rig: &Rig, _user: &str) -> Result<()> {
     rig.client.delete_exchange("cases")?;
     rig.client.exchange("cases", ExchangeKind::Topic)
@@ -304,8 +304,6 @@ fn known_stream_that_is_refused_delays_no_other_stream() -> Result<()> {
     Ok(())
 }
 
-/// Another program declares the queue of the stream `cases` as a classic queue, and publishes a message of its own to
-/// the queue.
 fn declare_other_queue(rig: &Rig, _user: &str) -> Result<()> {
     rig.client.queue_with("cases", FieldTable::default())?;
     rig.client.exchange("foreign", ExchangeKind::Fanout)?;
@@ -475,7 +473,6 @@ fn refused_process_takes_no_partitions_from_others() -> Result<()> {
     service.end()
 }
 
-/// Waits until two hosts own `shares` of the partitions.
 fn until_shared(home: &Home, hosts: [&Service; 2], shares: [u64; 2]) -> Result<()> {
     let mut rows = Vec::new();
     let found = wait_for_command("the shares of the hosts", || {
@@ -577,17 +574,15 @@ fn refused_known_stream_is_left_to_an_accepted_process() -> Result<()> {
     accepted.end()
 }
 
-/// The reason why a queue cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum QueueFault {
-    /// The process of a classic queue has stopped. The broker refuses every use of the queue.
+    /// The broker refuses every use of a classic queue whose process has stopped.
     Stopped,
     /// The process of a quorum queue does not respond.
     Unresponsive,
 }
 
 impl QueueFault {
-    /// Makes the queue `cases` unusable.
     fn begin(self, rig: &Rig) -> Result<()> {
         match self {
             Self::Stopped => rig.rabbit.stop_classic_queue("cases"),
@@ -595,7 +590,6 @@ impl QueueFault {
         }
     }
 
-    /// Makes the queue `cases` usable again.
     fn end(self, rig: &Rig) -> Result<()> {
         match self {
             Self::Stopped => {

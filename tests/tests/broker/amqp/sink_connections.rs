@@ -14,9 +14,7 @@ use ordain_tests::tally;
 
 use super::support::rig_of_user;
 
-/// The name of the sink's connection.
 const SINK: &str = "ordain sink tally";
-/// The beginning of the log line about a sink that cannot publish.
 const NOT_PUBLISHED: &str = "messages not published";
 /// Parts of log lines that the host must not write in these tests. The first two texts are errors of the client
 /// library, which would hide the reason of the broker. The third text belongs to a report that the broker is unusable.
@@ -24,18 +22,15 @@ const NOT_PUBLISHED: &str = "messages not published";
 const MISLEADING_WORDS: [&str; 3] =
     ["invalid channel state", "invalid connection state", "longer than the lease"];
 
-/// Returns whether the virtual host has an open connection with this name.
 fn is_open(rig: &Rig, name: &str) -> Result<bool> {
     Ok(rig.rabbit.open_connections()?.iter().any(|open| open == name))
 }
 
-/// Closes the connection with this name, and waits until it has ended.
 fn close(rig: &Rig, name: &str) -> Result<()> {
     rig.rabbit.close_connection(name)?;
     wait_until(&format!("the end of the connection {name:?}"), || Ok(!is_open(rig, name)?))
 }
 
-/// Checks that the log contains no text of [`MISLEADING_WORDS`].
 fn ensure_not_misleading(service: &Service) -> Result<()> {
     let log = service.stderr();
     for words in MISLEADING_WORDS {

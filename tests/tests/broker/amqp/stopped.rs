@@ -16,10 +16,8 @@ use serde_json::json;
 use super::rebuilt::declare_out;
 use super::support::{ADMIN, FIFO, log_in, rig_of_user};
 
-/// The beginning of the log line of a stream that stops.
 const STOPPED_WORDS: &str = "stream stopped: the queue \"cases\" was removed";
 
-/// Returns a rig with a `fifo` stream.
 fn rig() -> Result<Rig> {
     Rig::with(ADMIN, FIFO, "")
 }
@@ -42,8 +40,8 @@ fn resume(rig: &Rig, service: &mut Service) -> Result<()> {
     service.until_says("stream resumed by an operator")
 }
 
-/// Publishes all events of `lines` after the first 30. Checks that none of these events takes effect before the stream
-/// is resumed, and that all of them take effect afterwards. Ends the host.
+/// Publishes all events of `lines` after the first 30, which must take effect only after the stream is resumed. Ends
+/// the host.
 fn check_stopped_until_resumed(rig: &Rig, mut service: Service, lines: &[String]) -> Result<()> {
     let (before, later) = lines.split_at(30);
     rig.publish(later)?;
@@ -122,7 +120,7 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     let mut service = start(&rig)?;
     rig.until_declared()?;
     let lines = execute_first(&rig)?;
-    // The test pauses the host. A running host could declare the queue immediately after the deletion.
+    // A running host could declare the queue immediately after the deletion.
     service.pause()?;
     rig.client.delete_queue("cases")?;
     rig.client.queue_with("cases", FieldTable::default())?;
@@ -133,7 +131,6 @@ fn fifo_stream_stops_if_its_queue_is_replaced() -> Result<()> {
     check_stopped_until_resumed(&rig, service, &lines)
 }
 
-/// Opens a connection to the broker.
 fn new_client(rabbit: &Rabbit) -> Result<ordain_tests::amqp::Client> {
     ordain_tests::amqp::Client::connect(&rabbit.url_at(rabbit.port()))
 }
@@ -238,7 +235,6 @@ fn fifo_stream_of_a_rebuilt_broker_stops_and_resumes() -> Result<()> {
     check_stopped_until_resumed(&rig, service, &lines)
 }
 
-/// If a partition loses its queue, only this partition of the stream must stop.
 #[test]
 fn other_partitions_of_a_fifo_stream_continue() -> Result<()> {
     let rig = Rig::with(ADMIN, FIFO, "partitions = 2")?;

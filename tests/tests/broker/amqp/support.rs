@@ -8,9 +8,7 @@ use ordain_tests::log::by_key;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::tally;
 
-/// The section of the configuration for the admin server.
 pub(super) const ADMIN: &str = "[admin]\nlisten = \"127.0.0.1:0\"\n";
-/// The setting of a `fifo` stream.
 pub(super) const FIFO: &str = "ordering = \"fifo\"";
 
 /// Writes the configuration that [`config`] returns, with the login of a user whose password is `guest`.
@@ -49,7 +47,6 @@ pub(super) fn declare_exchange_and_queue(rig: &Rig, arguments: FieldTable) -> Re
 /// Events that a test publishes in two halves, before and after a change in the broker.
 pub(super) struct Halves {
     lines: Vec<String>,
-    /// The messages of the events that have taken effect.
     out: Vec<String>,
 }
 
@@ -63,7 +60,6 @@ impl Halves {
         Ok(Self { lines, out })
     }
 
-    /// Returns the second half of the events.
     pub(super) fn second(&self) -> &[String] {
         &self.lines[self.lines.len() / 2..]
     }

@@ -9,7 +9,6 @@ use ordain_tests::rig::Rig;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// A part of the reason that the broker states when it closes the channel.
 const TIMEOUT_REASON: &str = "delivery acknowledgement";
 
 /// Returns a broker that closes a channel if a delivery stays unacknowledged for `seconds` seconds. The broker checks

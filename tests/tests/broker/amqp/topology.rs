@@ -13,12 +13,10 @@ use anyhow::Result;
 use ordain_tests::http::{admin, get, metric};
 use ordain_tests::service::Service;
 
-/// Returns how many changes of exchanges, queues and bindings the host has found.
 fn changes(service: &mut Service) -> Result<u64> {
     Ok(metric(admin(service)?, "ordain_topology_changes_total")?.unwrap_or(0))
 }
 
-/// Waits until the host is not ready.
 fn until_not_ready(service: &mut Service) -> Result<()> {
     let address = admin(service)?;
     service.until("unreadiness", || get(address, "/readyz").is_ok_and(|page| page.status == 503))

@@ -31,7 +31,6 @@ fn is_payment(line: &str) -> Result<bool> {
     Ok(event["sequence"].as_u64().context("a sequence")?.is_multiple_of(2))
 }
 
-/// Returns the events that the handler executes.
 fn orders(lines: &[String]) -> Result<BTreeMap<String, BTreeMap<u64, Line>>> {
     let mut keys = by_key(lines)?;
     for events in keys.values_mut() {

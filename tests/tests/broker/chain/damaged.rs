@@ -19,7 +19,6 @@ fn config(redis: &Redis) -> String {
     )
 }
 
-/// Publishes an event of a key with `ordain publish`, which must succeed.
 fn publish(home: &Home, key: &str) -> Result<()> {
     let data = json!({"month": "2026-01", "cents": 5}).to_string();
     let args = ["publish", "orders", "--key", key, "--type", "transaction", "--data", &data];

@@ -14,10 +14,8 @@ use serde_json::{Value, json};
 /// The number of lost messages. Together, these messages are larger than the 16 MiB of messages that a process keeps in
 /// memory.
 const LOST_MESSAGES: u64 = 60;
-/// The size of the data of each message, in bytes.
 const MESSAGE_BYTES: usize = 512 << 10;
 
-/// Returns the lines of events that each emit one large message.
 fn lines(from: u64, to: u64) -> String {
     let event = |sequence| line("a", sequence, &json!({ "do": "emit", "bytes": MESSAGE_BYTES }));
     text(&(from..=to).map(event).collect::<Vec<_>>())

@@ -54,7 +54,6 @@ fn check_numbers(statements: &[Value], right: usize) -> Result<()> {
     Ok(())
 }
 
-/// `run --once` must end only after all stages have executed all events.
 #[test]
 fn run_ends_after_all_stages() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;
@@ -68,14 +67,12 @@ fn run_ends_after_all_stages() -> Result<()> {
     ledger.check(statements.iter().map(|statement| statement["data"].clone()))?;
     check_numbers(&statements, ledger.statements())?;
     check_stages(&home, &ledger)?;
-    // A second run executes no event.
     let report = home.run_once()?;
     ensure!(report["delivered"] == 0, "{report}");
     Ok(())
 }
 
-/// Appends a part of the input, starts a process, and kills the process soon afterwards. Repeats these steps until the
-/// whole input is in the file.
+/// Appends the input in parts. Starts a process after each part, and kills it soon afterwards.
 fn run_with_kills(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     home.write("ledger.ndjson", "")?;
@@ -90,7 +87,6 @@ fn run_with_kills(home: &Home, ledger: &Ledger, seed: u64) -> Result<()> {
     Ok(())
 }
 
-/// The process is killed several times. The file of the sink must contain each statement once.
 #[test]
 fn killed_process_numbers_each_statement_once() -> Result<()> {
     let home = Home::new(&["ledger"], &config("sequenced", true))?;

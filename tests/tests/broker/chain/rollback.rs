@@ -44,7 +44,6 @@ statements = {{ kind = "file", path = "-", sequenced = true }}
     Ok(home)
 }
 
-/// Returns how many messages of the first stage wait for the second stage.
 fn waiting(redis: &Redis) -> Result<u64> {
     let mut all = 0;
     for shard in 0..SHARDS {

@@ -98,7 +98,6 @@ impl Pair {
         Ok(host)
     }
 
-    /// Publishes batches as events of the first stream.
     fn publish(&self, batches: &[String]) -> Result<()> {
         let batches: Vec<_> =
             batches.iter().map(|batch| from_line(batch)).collect::<Result<_>>()?;
@@ -112,7 +111,6 @@ impl Pair {
         Ok(())
     }
 
-    /// Returns how many keys of the last stream are completed.
     fn completed_keys(&self) -> Result<usize> {
         let list =
             ["keys", "list", "months", "--json", "--status", "completed", "--limit", "100000"];
@@ -151,14 +149,13 @@ impl Pair {
     }
 }
 
-/// Returns the key, the number and the id of a message.
 fn row(delivery: &Delivery) -> Result<(String, u64, String)> {
     let number = header(delivery, "X-Sequence-ID").context("a number")?.parse()?;
     let id = delivery.properties.message_id().as_ref().context("an id")?.to_string();
     Ok((header(delivery, "X-Key").context("a key")?, number, id))
 }
 
-/// Publishes the input in parts. After each part, kills one of the hosts. Then checks all results.
+/// Publishes the input in parts, and kills one of the hosts after each part.
 fn check_with_kills(between: &str, seed: u64) -> Result<()> {
     let mut pair = Pair::start(between)?;
     let ledger = ledger(seed);

@@ -11,10 +11,8 @@ use serde_json::json;
 
 use super::support::{SECTIONS, ingress, metric, post_all, printed};
 
-/// An hour, in seconds.
 const HOUR_S: i64 = 3_600;
-/// The differences between the clock of Redis and the clock of the machine, in hours. The test sets one difference
-/// after the other.
+/// The differences between the clock of Redis and the clock of the machine, in hours.
 const OFFSETS: [i64; 4] = [2, 0, -2, 0];
 
 /// Three hosts accept events while the clock of Redis jumps forward and back. The first host owns the only

@@ -20,7 +20,6 @@ use super::support::{
     BATCH_TYPE, EVENT_TYPE, LINES_TYPE, ingress, metric, post, post_with, printed,
 };
 
-/// Returns the configuration of a stream that receives events over HTTP and writes its messages to a file.
 fn config(sections: &str, stream: &str) -> String {
     format!(
         "{sections}\n[ingress]\nlisten = \"127.0.0.1:0\"\n[streams.cases]\nhandler = \"tally\"\n{stream}\n\
@@ -134,7 +133,6 @@ fn high_sequence_of_a_key_from_a_file_is_accepted() -> Result<()> {
     service.end()
 }
 
-/// Each event must take effect once and in order, in each form of a request.
 #[test]
 fn events_in_all_forms_take_effect_once() -> Result<()> {
     let home = Home::new(&["tally"], &config("", SOURCE))?;
@@ -302,7 +300,6 @@ fn accepted_events_survive_crash() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read("out.ndjson"))
 }
 
-/// The host must reject requests while the queue is full, and must lose no event.
 #[test]
 fn full_queue_rejects_requests() -> Result<()> {
     // The host reads only a few events from the queue in advance, and spills none.
@@ -456,7 +453,6 @@ fn processes_share_streams_of_redis() -> Result<()> {
     tally::check(&by_key(&lines)?, &printed(&services))
 }
 
-/// Returns the configuration of hosts that share one partition in a Redis.
 fn one_partition(redis: &Redis) -> String {
     let sections = format!(
         "[runtime]\nlease = \"2s\"\n[admin]\nlisten = \"127.0.0.1:0\"\n\
@@ -610,7 +606,6 @@ fn host_whose_redis_restarts_without_data_accepts_no_more_events() -> Result<()>
     empty_redis(&Options::new().without_persistence(), Redis::restart)
 }
 
-/// The server reaches its memory limit and evicts all keys.
 #[test]
 fn host_whose_redis_evicts_all_keys_accepts_no_more_events() -> Result<()> {
     empty_redis(&Options::new(), |redis| {
@@ -679,7 +674,7 @@ fn request_in_progress_is_rejected_after_failure() -> Result<()> {
 /// A part of a heartbeat that no other request to Redis contains.
 const HEARTBEAT: &str = "\"seen_from\"";
 
-/// Begins a request with one event: sends the headers, and waits until the host reads the body.
+/// Sends the headers of a request with one event, and waits until the host reads the body.
 fn begin_post(address: SocketAddr, event: &str) -> Result<TcpStream> {
     let mut stream = TcpStream::connect(address)?;
     stream.set_read_timeout(Some(Duration::from_mins(1)))?;
@@ -695,7 +690,6 @@ fn begin_post(address: SocketAddr, event: &str) -> Result<TcpStream> {
     Ok(stream)
 }
 
-/// Sends the body of a request, and returns the response.
 fn finish_post(mut stream: TcpStream, event: &str) -> Result<String> {
     stream.write_all(event.as_bytes())?;
     let mut answer = String::new();
@@ -840,7 +834,6 @@ fn restored_store_copy_is_reported_and_file_kept() -> Result<()> {
     Ok(())
 }
 
-/// The ingress must accept only requests with the configured token.
 #[test]
 fn configured_token_is_required() -> Result<()> {
     let token = "0123456789abcdef";

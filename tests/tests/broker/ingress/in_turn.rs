@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 
 use super::support::{SECTIONS, ingress, post_all};
 
-/// The number of keys.
 pub(super) const KEYS: usize = 60;
 
 /// Creates a home with a stream that has this ordering and the default settings. `store` holds settings of the store in

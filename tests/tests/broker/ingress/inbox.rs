@@ -81,8 +81,8 @@ fn paused_broker_delays_no_http_event() -> Result<()> {
     check_broker_outage(Rabbit::pause, Rabbit::resume)
 }
 
-/// The broker accepts no messages because of its memory limit. When the time limit for the first message expires, the
-/// host detects the problem, and then processes the events without the broker.
+/// The broker accepts no messages because of its memory limit. The host detects the problem after the time limit for
+/// the first message, and then processes the events without the broker.
 #[test]
 fn blocked_publishing_keeps_no_http_event_waiting() -> Result<()> {
     check_broker_outage(|rabbit| rabbit.limit_memory(0.00001), |rabbit| rabbit.limit_memory(0.4))

@@ -28,7 +28,6 @@ struct Rig {
     redis: Redis,
     _home: Home,
     service: Service,
-    /// The time before the start of the host.
     began: Timestamp,
 }
 
@@ -68,7 +67,6 @@ impl Rig {
         Ok(keys)
     }
 
-    /// Returns how many events of the stream `cases` took effect.
     fn count(&self) -> Result<usize> {
         Ok(self.effects("cases")?.len())
     }
@@ -129,13 +127,11 @@ impl Rig {
         Ok(())
     }
 
-    /// Returns the number of the last commit in the fence of each shard.
     fn last_commits(&self) -> Result<Vec<u64>> {
         (0..SHARDS).map(|shard| last_commit(&self.redis, shard, "cases")).collect()
     }
 }
 
-/// Returns the records that have the given type.
 fn of_type<'a>(records: &'a [Value], kind: &str) -> Vec<&'a Value> {
     records.iter().filter(|record| record["type"] == kind).collect()
 }
@@ -147,18 +143,16 @@ fn safe_events(records: &[Value], shard: u32) -> Option<u64> {
     data.filter_map(|data| data["safe"].as_u64()).reduce(|one, other| one + other)
 }
 
-/// A request with events that the host accepts. The Redis server loses these events later.
+/// A request whose events the Redis server loses later.
 struct LostRequest {
-    /// The time before the request.
     sent: Timestamp,
-    /// The time after the response.
     answered: Timestamp,
     keys: Vec<String>,
 }
 
-/// The server loses waiting events. The host's records must state for each shard how many events are lost, when the
-/// host accepted the first of them, and how many waiting events are safe. The metric must show the same number of lost
-/// events. The host must also accept these records as events.
+/// The records must state for each shard how many waiting events are lost, when the host accepted the first of them,
+/// and how many waiting events are safe. The metric must show the same number of lost events. The host must also accept
+/// these records as events.
 #[test]
 fn records_of_lost_events_are_correct() -> Result<()> {
     const LOST_EVENTS: usize = 600;

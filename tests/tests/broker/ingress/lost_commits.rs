@@ -15,7 +15,6 @@ use super::support::{LINES_TYPE, SECTIONS, events, ingress, post, post_all};
 
 const SHARDS: u32 = 2;
 
-/// Returns a configuration with one stream whose events arrive over HTTP.
 fn config(redis: &Redis, runtime: &str) -> String {
     format!(
         "{SECTIONS}[runtime]\n{runtime}\n\
@@ -33,7 +32,6 @@ fn until_effects(service: &Service, count: usize) -> Result<()> {
     printed.with_context(|| service.stderr())
 }
 
-/// Returns the number of the last commit in each shard.
 fn last_commits(redis: &Redis) -> Result<Vec<u64>> {
     (0..SHARDS).map(|shard| last_commit(redis, shard, "cases")).collect()
 }

@@ -16,7 +16,6 @@ use ordain_tests::service::{Service, wait_until};
 use super::in_turn::{check_effects, default_home, events_in_turn, messages};
 use super::support::{LINES_TYPE, ingress, lost_events, post};
 
-/// The name that a node of the Cluster can report.
 const NAME: &str = "store.test";
 /// The setting of a node that determines whether the node reports an address or a name.
 const ENDPOINT_TYPE: &str = "cluster-preferred-endpoint-type";
@@ -25,18 +24,13 @@ const HOST_NAME: &str = "cluster-announce-hostname";
 /// The number of events of a request: two events of each of 60 keys.
 const EVENTS_PER_REQUEST: usize = 120;
 
-/// A host, and the Redis Cluster that contains the store of the host.
 struct Rig {
     cluster: Cluster,
     home: Home,
     service: Service,
-    /// The address of the admin listener.
     admin: SocketAddr,
-    /// The address at which the host accepts events.
     address: SocketAddr,
-    /// All events that the test posts, in order.
     lines: Vec<String>,
-    /// The number of events that the host has accepted.
     accepted: usize,
 }
 
@@ -72,7 +66,6 @@ impl Rig {
         Ok(())
     }
 
-    /// Changes a setting of each node.
     fn configure(&self, setting: &str, value: &str) -> Result<()> {
         self.cluster.nodes().iter().try_for_each(|node| node.configure(setting, value))
     }

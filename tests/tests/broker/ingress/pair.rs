@@ -16,7 +16,7 @@ use serde_json::Value;
 
 use super::support::{EVENT_TYPE, SECTIONS, inbox_events, ingress, into_file, post, post_all};
 
-/// The servers, and two hosts that print their messages.
+/// Two hosts that print their messages, and their servers.
 struct Pair {
     /// The output of all processes until the last restart of the first process.
     earlier: String,
@@ -71,7 +71,6 @@ impl Pair {
         })
     }
 
-    /// Kills the first process.
     fn kill_first(&mut self) -> Result<()> {
         self.services[0].kill()
     }

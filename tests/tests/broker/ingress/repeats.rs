@@ -14,7 +14,6 @@ use serde_json::{Value, json};
 
 use super::support::{EVENT_TYPE, LINES_TYPE, ingress, post, post_with};
 
-/// A stream that receives its events over HTTP only.
 const CONFIG: &str = r#"
 [ingress]
 listen = "127.0.0.1:0"
@@ -31,7 +30,6 @@ path = "out.ndjson"
 /// The number of requests that the test sends at the same time, for each of two contents.
 const CONCURRENT_REQUESTS: usize = 20;
 
-/// Posts event 1 of the key `k` in binary mode, with this body and with additional headers.
 fn post_data(address: SocketAddr, data: &str, headers: &[&str]) -> Result<Answer> {
     let event = [
         "ce-specversion: 1.0",

@@ -29,7 +29,6 @@ const INBOX_EVENTS: usize = 8_000;
 /// While the broker is down, a host with `prefetch = 100` processes at least this number of events from the inbox of
 /// its partition. This number is the overtaking limit in docs/guide/http.md, "Order in a `fifo` stream".
 const EARLY_EVENTS: usize = 5_000;
-/// The number of shards in the tests that read the queues in Redis.
 const SHARDS: u32 = 4;
 
 /// Returns for each name (the first character of a key) how many of its events took effect. Ignores repeated messages,
@@ -328,15 +327,12 @@ fn accepted_request_survives_the_end_of_a_split() -> Result<()> {
     service.end()
 }
 
-/// Two hosts of a `fifo` stream with one partition. One host owns the partition and reads its queue, and the other host
-/// accepts the events.
+/// One host owns the only partition of a `fifo` stream and reads its queue, and the other host accepts the events.
 struct HostPair {
     redis: Redis,
     reader: Service,
     accepting: Service,
-    /// The admin address of the accepting host.
     admin: SocketAddr,
-    /// The address at which the accepting host accepts events.
     address: SocketAddr,
     _homes: [Home; 2],
 }
@@ -362,9 +358,8 @@ impl HostPair {
     }
 }
 
-/// One host owns the only partition and reads its queue. Another host accepts the events. While the reading host is
-/// paused, the server loses accepted events. The accepting host must count and log exactly these events as lost,
-/// although this host reads no queue.
+/// While the host that reads the queue is paused, the server loses accepted events. The accepting host must count and
+/// log exactly these events as lost, although it reads no queue.
 #[test]
 fn lost_events_for_another_process_are_counted() -> Result<()> {
     const EVENTS_PER_READER: usize = 400;

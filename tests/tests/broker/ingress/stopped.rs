@@ -56,7 +56,6 @@ fn late_ids(service: &Service) -> Result<BTreeSet<String>> {
     Ok(late.map(|(id, _)| id).collect())
 }
 
-/// Posts the kept events, and waits for their effects.
 fn post_kept(service: &mut Service) -> Result<()> {
     post_all(ingress(service)?, &events(1..=KEPT_EVENTS)?)?;
     let kept = KEPT_EVENTS as usize * KEYS;

@@ -10,7 +10,6 @@ use ordain_tests::service::Service;
 
 use super::support::{EVENT_TYPE, ingress, post_with};
 
-/// Posts an event to a stream in binary mode.
 fn post_binary(address: SocketAddr, path: &str, event: &SuiteEvent) -> Result<Answer> {
     let mut headers: Vec<String> =
         event.header_attributes().map(|(name, value)| format!("ce-{name}: {value}")).collect();

@@ -13,12 +13,9 @@ use ordain_tests::queue::redis_key;
 use ordain_tests::service::Service;
 use serde_json::json;
 
-/// The content type of a body with one event.
 pub(super) const EVENT_TYPE: &str = "application/cloudevents+json";
-/// The content type of a body with a JSON array of events.
 pub(super) const BATCH_TYPE: &str = "application/cloudevents-batch+json";
 
-/// The configuration of two HTTP listeners: for events, and for operators.
 pub(super) const SECTIONS: &str =
     "[ingress]\nlisten = \"127.0.0.1:0\"\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 
@@ -71,7 +68,6 @@ pub(super) fn metric(service: &mut Service, name: &str) -> Result<u64> {
     Ok(http::metric(http::admin(service)?, name)?.unwrap_or(0))
 }
 
-/// Returns how many events a host has counted as lost.
 pub(super) fn lost_events(admin: SocketAddr) -> Result<usize> {
     let lost = http::metric(admin, "ordain_events_lost_total")?.unwrap_or(0);
     Ok(usize::try_from(lost)?)

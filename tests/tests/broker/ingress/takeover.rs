@@ -26,13 +26,10 @@ const EVENTS: usize = 1_560;
 /// events.
 const REQUEST_INTERVAL: Duration = Duration::from_millis(100);
 
-/// A host, and a Cluster in which each master has a replica.
 struct Rig {
     cluster: Cluster,
     service: Service,
-    /// The admin address of the host.
     admin: SocketAddr,
-    /// The events that took effect before the replicas began to lag.
     early: Vec<String>,
     _home: Home,
 }

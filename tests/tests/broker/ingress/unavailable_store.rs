@@ -15,7 +15,6 @@ use serde_json::Value;
 
 use super::support::{LINES_TYPE, SECTIONS, events, ingress, post, post_all};
 
-/// A host whose stream receives events over HTTP and has its store in Redis.
 struct Rig {
     _home: Home,
     service: Service,
@@ -78,7 +77,6 @@ impl Rig {
         self.service.until_says(words)
     }
 
-    /// Waits until the host reports that its store does not answer.
     fn until_unanswered(&mut self) -> Result<()> {
         let address = admin(&mut self.service)?;
         self.service.until("the report that the store does not answer", || {

@@ -8,7 +8,6 @@ use ordain_tests::log::{disturb, in_turn};
 
 use super::support::{Fleet, PARTITIONS, while_published};
 
-/// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// The number of times that a test breaks the connections of all hosts before the next change of the hosts.
 const BREAK_COUNT: usize = 5;
@@ -79,7 +78,6 @@ fn fifo_stream_keeps_order_when_handed_over() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// Returns the events without their sequences.
 fn without_sequences(lines: &[String]) -> Result<Vec<String>> {
     let without_sequence = |line: &String| -> Result<String> {
         let mut event: serde_json::Value = serde_json::from_str(line)?;
@@ -166,8 +164,8 @@ fn handovers_survive_slow_requests_and_lost_replies() -> Result<()> {
     fleet.rig.until_empty()
 }
 
-/// The lease is much longer than the test. A host that starts on the machine of a killed host must detect the death of
-/// the killed host, and must release the leases of the killed host.
+/// The lease is much longer than the test. A host that starts on the machine of a killed host must detect its death,
+/// and must release its leases.
 #[test]
 fn restarted_process_waits_for_no_lease() -> Result<()> {
     let fleet = Fleet::new("lease = \"10m\"", "")?;

@@ -16,13 +16,11 @@ use super::support::{Fleet, Host, PARTITIONS};
 
 const FIFO: &str = "ordering = \"fifo\"";
 
-/// Two hosts that share the partitions of a stream. They have executed the first half of the events.
+/// Two hosts that share the partitions of a stream, and have executed the first half of the events.
 struct Scenario {
     fleet: Fleet,
     hosts: [Host; 2],
-    /// The events, as lines.
     lines: Vec<String>,
-    /// The messages for the executed events.
     out: Vec<String>,
 }
 
@@ -87,7 +85,6 @@ fn until_all_bound(fleet: &Fleet, hosts: &[Host; 2]) -> Result<()> {
     Ok(())
 }
 
-/// Waits until a host is not ready, and its response states `reason`.
 fn until_unready(host: &mut Host, reason: &str) -> Result<()> {
     let address = admin(&mut host.service)?;
     host.service.until("a host that is not ready", || {
@@ -106,7 +103,7 @@ fn rebuild(fleet: &mut Fleet, hosts: &mut [Host; 2]) -> Result<()> {
     declare_out(fleet)
 }
 
-/// Resumes all stopped partitions of the stream through one of the hosts. Returns the report of the command.
+/// Resumes all stopped partitions through one of the hosts. Returns the report of the command.
 fn resume(fleet: &Fleet, host: &mut Host) -> Result<String> {
     let url = format!("http://{}", admin(&mut host.service)?);
     let output = fleet.rig.home.output(&["streams", "resume", "cases", "--admin", &url])?;

@@ -52,7 +52,6 @@ fn config(sentinel: u16, port: u16) -> String {
 }
 
 impl Host {
-    /// Starts a host, and waits until it is ready.
     fn start(group: &Sentinel) -> Result<Self> {
         let to_sentinel = Proxy::start(group.sentinel().port())?;
         let port = Port::take()?;
@@ -62,7 +61,6 @@ impl Host {
         Ok(Self { home, service, to_sentinel, port, earlier: String::new() })
     }
 
-    /// Starts the host again after its end, and waits until it is ready.
     fn restart(&mut self) -> Result<()> {
         self.earlier = self.output();
         self.service = Service::start(&self.home, &["run"])?;
@@ -99,7 +97,6 @@ impl Host {
     }
 }
 
-/// Returns the ids of the clients that are connected to a server.
 fn clients(connection: &mut Connection) -> Result<BTreeSet<String>> {
     let list = connection.command(&["CLIENT", "LIST", "TYPE", "normal"])?;
     let id = |client: &str| {
@@ -132,7 +129,6 @@ fn shares(home: &Home) -> Result<BTreeMap<u32, usize>> {
     Ok(shares)
 }
 
-/// Waits until each of two hosts owns half of the partitions.
 fn until_shared(hosts: [&Host; 2]) -> Result<()> {
     let mut owned = BTreeMap::new();
     let shared = wait_for_command("equal shares", || {
@@ -144,14 +140,13 @@ fn until_shared(hosts: [&Host; 2]) -> Result<()> {
     shared.with_context(|| format!("{owned:?}"))
 }
 
-/// Posts events to the hosts in turn.
 fn post_in_turn(hosts: [&Host; 2], lines: &[String]) -> Result<()> {
     let mut parts = lines.chunks(KEYS).zip(hosts.iter().cycle());
     parts.try_for_each(|(part, host)| host.post(part))
 }
 
-/// Returns the different messages of the hosts, sorted by sequence. A new owner may print a message again that the
-/// previous owner has already printed.
+/// Returns the different messages, sorted by sequence. A new owner may print a message again that the previous owner
+/// has already printed.
 fn messages(hosts: [&Host; 2]) -> Result<String> {
     let all = hosts.map(Host::output).concat();
     let lines: BTreeSet<&str> = all.split_inclusive('\n').collect();
@@ -170,7 +165,6 @@ fn check(hosts: [&Host; 2], lines: &[String]) -> Result<()> {
     tally::check(&by_key(lines)?, &messages(hosts)?)
 }
 
-/// Waits until [`check`] succeeds.
 fn until_effects(hosts: [&Host; 2], lines: &[String]) -> Result<()> {
     let mut last = Ok(());
     let arrived = wait_until("the effects of all accepted events", || {

@@ -10,11 +10,9 @@ use serde_json::json;
 
 use super::support::{Fleet, Host, PARTITIONS, while_published};
 
-/// The pause between two batches of published events.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(20);
 /// A part of the log line with which an instance reports that it has lost a partition to another process.
 const TAKEN_OVER: &str = "another process owns the partition now";
-/// The interval between two heartbeats of a host.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_millis(250);
 /// The number of heartbeats within which an instance must acquire a lost lease again. These heartbeats take less time
 /// than a lease, so the test fails if an instance acquires the lease only after an expiry.
@@ -85,7 +83,6 @@ fn rewrite_leases(
     Ok(changed)
 }
 
-/// Returns the id under which a host appears in the leases.
 fn instance_id(fleet: &Fleet, host: &Host) -> Result<String> {
     let name = format!("/{}", host.service.id());
     let rows = fleet.rig.home.rows(&["instances", "--json"])?;
@@ -122,8 +119,8 @@ fn lease_of_unaware_instance_is_resolved() -> Result<()> {
     check_recovery(&fleet, &[&first, &second])
 }
 
-/// One host releases leases, and another host acquires them. The store then loses both changes, so the store names the
-/// first host as the owner again.
+/// The store loses the release of one host and the acquisition of another, so it names the first host as the owner
+/// again.
 #[test]
 fn reappeared_lease_is_resolved() -> Result<()> {
     let fleet = Fleet::new("", "")?;
@@ -162,8 +159,7 @@ fn lost_leases_are_acquired_again() -> Result<()> {
     check_recovery(&fleet, &[&first, &second])
 }
 
-/// Returns the lease of each partition, in the form in which the store keeps the lease. The text of a partition without
-/// a lease is empty.
+/// Returns the lease of each partition as the store keeps it. The text of a partition without a lease is empty.
 fn leases(fleet: &Fleet) -> Result<Vec<String>> {
     let lease = |partition: usize| -> Result<String> {
         let field = format!("{partition}:cases");

@@ -11,10 +11,8 @@ use ordain_tests::http;
 use ordain_tests::rig::{Rig, config};
 use ordain_tests::service::Service;
 
-/// The number of partitions of the stream.
 pub(super) const PARTITIONS: usize = 4;
 
-/// The servers that the hosts share, and a client of the broker.
 pub(super) struct Fleet {
     pub(super) redis: Redis,
     pub(super) rig: Rig,
@@ -121,7 +119,6 @@ pub(super) fn while_published<T>(
     })
 }
 
-/// Returns the settings of the source of the stream.
 fn source() -> String {
     format!("partitions = {PARTITIONS}")
 }

@@ -31,7 +31,6 @@ kind = "file"
 path = "out.ndjson"
 "#;
 
-/// Creates a home with version 1.0.0 of the handler and nine events.
 fn home() -> Result<Home> {
     let home = Home::new(&[], CONFIG)?;
     home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;

@@ -47,7 +47,6 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Waits until each host owns two partitions.
     fn until_shared(&mut self) -> Result<()> {
         wait_for_command("two partitions of each host", || {
             let rows = self.rig.home.rows(&["instances", "--json"])?;
@@ -237,7 +236,6 @@ fn waiting_keys(service: &mut Service, cause: &str) -> Result<f64> {
     Ok(values.filter_map(|(_, value)| value.parse::<f64>().ok()).sum())
 }
 
-/// Waits until the process offers `version`.
 fn until_offers(rig: &Rig, service: &Service, version: &str) -> Result<()> {
     wait_for_command(&format!("an offer of {version}"), || {
         Ok(instance(rig, service)?.is_some_and(|row| row["offers"]["cases"] == version))

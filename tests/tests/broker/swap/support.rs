@@ -21,7 +21,6 @@ pub(super) fn copy(home: &Home, version: &str) -> Result<()> {
     home.append(&format!("plugins/{}.wasm", file(version)), rest)
 }
 
-/// Removes the file of a version.
 pub(super) fn remove(home: &Home, version: &str) -> Result<()> {
     Ok(fs::remove_file(home.path(&format!("plugins/{}.wasm", file(version))))?)
 }
@@ -31,14 +30,12 @@ fn file(version: &str) -> String {
     if version.is_empty() { "tally".to_owned() } else { format!("tally@{version}") }
 }
 
-/// Returns the report of a host about the stream `cases`.
 pub(super) fn stream(service: &mut Service) -> Result<Value> {
     let streams = http::get(http::admin(service)?, "/v1/streams")?.json()?;
     // The list of streams is empty until the host has opened the store.
     Ok(streams["streams"].get(0).cloned().unwrap_or_default())
 }
 
-/// Waits until the host reports that it executes events with this version.
 pub(super) fn until_runs(service: &mut Service, version: &str) -> Result<()> {
     let mut seen = Value::Null;
     let what = format!("{version} runs");

@@ -81,7 +81,6 @@ fn last_version_stays_after_file_removal() -> Result<()> {
     let rows = handlers(&mut service)?;
     let gone = rows.iter().find(|row| row["state"] == "gone").context("a row")?;
     ensure!(gone["running"][0] == "cases", "{gone}");
-    // A newer version becomes active.
     copy(&rig.home, "1.0.0")?;
     until_runs(&mut service, "tally@1.0.0")?;
     service.end()

@@ -68,8 +68,8 @@ impl Round {
     }
 
     /// Checks that the hosts have reported the cause of each loss. The broker drops an expired message only when the
-    /// message reaches the head of its queue, and the hosts count the dropped messages repeatedly. So the last mishap of
-    /// a round may end before the broker drops its messages. This method therefore waits for both.
+    /// message reaches the head of its queue, and the hosts count the dropped messages repeatedly. So the last mishap
+    /// of a round may end before the broker drops its messages. This method therefore waits for both.
     fn check_loss(&self, counts: &Counts) -> Result<()> {
         let lost = counts.lost as u64;
         let mut dropped = 0;

@@ -23,7 +23,6 @@ pub(super) enum Mishap {
     /// For a while, another program consumes one of the queues, and acknowledges nothing. The broker returns the
     /// messages of the program to the queue at the end of the program.
     ConsumerAdded,
-    /// The operator deletes some queues.
     QueuesDeleted,
     /// The operator deletes some queues, declares them again as classic queues, and later deletes the classic queues.
     QueuesReplaced,
@@ -49,18 +48,14 @@ pub(super) enum Mishap {
     BrokerKilled,
 }
 
-/// The reason why the broker refuses the connections of the hosts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The user has no rights to the virtual host.
     Rights,
-    /// The operator has changed the password of the user.
     Password,
     /// The limit of the user's connections is 0.
     Limit,
 }
 
-/// The mishaps from which a round draws.
 const MISHAPS: [Mishap; 20] = [
     Mishap::ExchangeReplaced,
     Mishap::ExchangeRetyped,
@@ -100,7 +95,6 @@ impl Mishap {
         Ok(mishaps)
     }
 
-    /// Returns whether the mishap may destroy accepted events.
     pub(super) fn is_destructive(self) -> bool {
         matches!(
             self,
@@ -128,7 +122,6 @@ impl Mishap {
         )
     }
 
-    /// Returns whether the mishap takes up to ten seconds.
     fn is_slow(self) -> bool {
         matches!(self, Self::BrokerStopped | Self::BrokerKilled | Self::QueuesExpired)
     }
@@ -144,7 +137,6 @@ impl Refusal {
         }
     }
 
-    /// Makes the broker accept the logins of the hosts again.
     pub(super) fn end(self, rabbit: &Rabbit) -> Result<()> {
         match self {
             Self::Rights => rabbit.set_access(USER, true),

@@ -11,7 +11,6 @@ use ordain_tests::log::{in_turn, text};
 use ordain_tests::service::Service;
 use ordain_tests::tally;
 
-/// The listing of all dead letters of the stream.
 const LETTERS_PAGE: &str = "/v1/dead?stream=cases";
 
 /// Starts a host with this input, and waits until it is ready.

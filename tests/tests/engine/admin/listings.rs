@@ -25,7 +25,6 @@ fn pages(path: &str, list: &str, get: impl Fn(&str) -> Result<Answer>) -> Result
     }
 }
 
-/// Percent-encodes a text for the path or the query of a URL.
 fn encoded(text: &str) -> String {
     let bytes: Vec<String> = text.bytes().map(|byte| format!("%{byte:02X}")).collect();
     bytes.concat()

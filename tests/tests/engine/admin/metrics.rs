@@ -59,10 +59,9 @@ const ALL: [(&str, &str); 37] = [
     ("blocked_keys", "gauge"),
 ];
 
-/// The number of measurements in the histogram `recovery_seconds` of the stream `cases`.
 const RECOVERIES: &str = "recovery_seconds_count{stream=\"cases\"}";
 
-/// The names of the standard metrics of a process, each with the type of the metric.
+/// The standard metrics of a process, each with its type.
 const PROCESS: [(&str, &str); 5] = [
     ("process_cpu_seconds_total", "counter"),
     ("process_start_time_seconds", "gauge"),
@@ -71,7 +70,6 @@ const PROCESS: [(&str, &str); 5] = [
     ("process_max_fds", "gauge"),
 ];
 
-/// The example of alerting rules must name only existing metrics.
 #[test]
 fn alerting_rules_name_existing_metrics() -> Result<()> {
     let text = std::fs::read_to_string(root().join("docs/alerts.yaml"))?;
@@ -192,8 +190,7 @@ fn metrics_count_the_events_of_a_run() -> Result<()> {
     let home = home()?;
     let (mut service, address) = at_rest(&home)?;
     let mut now = BTreeMap::new();
-    // The test waits, because the driver of a partition updates the metrics of the partition only once in each pass of
-    // its loop.
+    // The driver of a partition updates its metrics only once in each pass of its loop.
     service.until("the metrics of all events", || {
         let text = get(address, "/metrics").map(|response| response.body).unwrap_or_default();
         now = samples(&text).unwrap_or_default();
@@ -322,7 +319,6 @@ fn commit_delay_and_gap_recovery_are_measured() -> Result<()> {
     Ok(())
 }
 
-/// Returns an event of the key `k`, with the current time.
 fn timed(sequence: u64) -> Result<String> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_millis() as i64;
     timed_at(sequence, &jiff::Timestamp::from_millisecond(now)?.to_string())

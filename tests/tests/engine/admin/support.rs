@@ -22,7 +22,6 @@ path = "out.ndjson"
 
 /// The number of keys for whose events the handler only emits messages.
 pub(crate) const GOOD_KEYS: usize = 20;
-/// The number of events of each of the [`GOOD_KEYS`] keys.
 pub(crate) const EVENTS: u64 = 10;
 /// A key with characters that must be percent-encoded in a URL.
 pub(crate) const ODD_KEY: &str = "a/b?c=d&e%2f#ü +%";
@@ -52,7 +51,6 @@ fn events() -> Vec<String> {
     events
 }
 
-/// Starts a host with this home, and waits until the host has processed all events.
 pub(crate) fn at_rest(home: &Home) -> Result<(Service, SocketAddr)> {
     let mut service = Service::start(home, &["run"])?;
     let address = http::ready(&mut service)?;

@@ -19,7 +19,6 @@ use super::support::{DISK, LISTENING_WORDS, Producer, Rig, SINK_FILE, STORE, hom
 /// The time for which a host may continue to accept events after the test has taken the store's folder away. The host's
 /// log promises at most one second; the other second allows for a busy machine.
 const ACCEPT_LIMIT: Duration = Duration::from_secs(2);
-/// The number of copies that the test makes while the host is paused.
 const COPIES: u64 = 5;
 /// The upper limit of the random delay before a copy.
 const COPY_DELAY_LIMIT_MS: u64 = 1_000;
@@ -110,7 +109,6 @@ fn removed_lock_file_loses_no_event() -> Result<()> {
     checked.with_context(|| rig.service.stderr())
 }
 
-/// Returns whether a log states that the host created a new store in the folder of the store.
 fn logs_new_store(log: &str) -> bool {
     let is_creation = |line: &str| line.contains("created a new store in ") && line.contains(STORE);
     log.lines().any(is_creation)

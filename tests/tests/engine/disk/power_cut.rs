@@ -24,7 +24,6 @@ use super::synced::SyncedDisk;
 
 /// The number of random generators, each with its own seed and its own host.
 const SEEDS: u64 = 3;
-/// The number of power cuts for each seed.
 const CUTS: usize = 4;
 /// The upper limit of the random delay from the first accepted events after a start to the power cut.
 const CUT_DELAY_LIMIT_MS: u64 = 400;
@@ -36,16 +35,13 @@ const FAILED_CALL_STEP: usize = 5;
 const FAILURES_MIN: usize = 10;
 /// The number of random bytes in a large event. The storage engine writes values of this size into separate files.
 const LARGE_PADDING_BYTES: usize = 48_000;
-/// The number of power cuts with large values.
 const LARGE_CUTS: usize = 3;
-/// The extension of the files of journals.
 const JOURNAL: &str = ".jnl";
 /// The ends of the paths for which the test makes a sync fail: the journal and the sink's file.
 const FAILING_SYNC_ENDINGS: [&str; 2] = [JOURNAL, "out.ndjson"];
 
-/// The power fails at random moments. In about half of the cases, the test makes a sync fail before the power failure.
-/// The host must sync an event before it acknowledges the event, and a line of the sink before it marks the line as
-/// published.
+/// The power fails at random moments, in about half of the cases after a failed sync. The host must sync an event
+/// before it acknowledges the event, and a line of the sink before it marks the line as published.
 #[test]
 fn acknowledged_events_survive_power_cuts() -> Result<()> {
     for seed in 1..=SEEDS {
@@ -101,9 +97,9 @@ fn lines_of_a_file_survive_power_cuts() -> Result<()> {
     tally::check(&by_key(&lines)?, &home.read(SINK_FILE))
 }
 
-/// The storage engine writes large values into separate files. Then the engine writes a new version of the table. The
-/// new version lists these files. The names of the files must reach the disk before the new version of the table does.
-/// Otherwise, the store would not open after a power cut.
+/// The storage engine writes large values into separate files, and then a new version of the table, which lists these
+/// files. Their names must reach the disk before the new version does. Otherwise, the store would not open after a
+/// power cut.
 #[test]
 fn files_of_large_values_survive_power_cuts() -> Result<()> {
     let mut rig = Rig::start()?;

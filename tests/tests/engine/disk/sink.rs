@@ -17,7 +17,6 @@ use serde_json::{Value, json};
 use super::support::{DISK, LISTENING_WORDS, Rig, SINK_FILE, STORE, home};
 use super::synced::SyncedDisk;
 
-/// The name of the copy of the store's folder.
 const COPY: &str = "copy";
 /// A part of the log line of a start that finds, in the sink's file, messages that the store has not recorded as
 /// published.
@@ -72,7 +71,6 @@ fn failed_sync_of_file_loses_no_line() -> Result<()> {
     Ok(())
 }
 
-/// The words of the system about a write to a read-only file system.
 const READ_ONLY: &str = "Read-only file system";
 
 /// The file system of the sink's file becomes read-only while the host runs, for example after an error of the disk.
@@ -152,7 +150,6 @@ struct RestoredHost {
     home: Home,
     disk: SyncedDisk,
     port: Port,
-    /// The events that the test has sent.
     sent: Vec<String>,
 }
 
@@ -171,12 +168,11 @@ impl RestoredHost {
         Ok(Self { home, disk, port, sent: Vec::new() })
     }
 
-    /// Returns the address at which the host accepts events.
     fn address(&self) -> SocketAddr {
         SocketAddr::from(([127, 0, 0, 1], self.port.number()))
     }
 
-    /// Returns the body of a request with an event. Records the event as sent.
+    /// Records the event as sent, and returns the body of its request.
     fn event(&mut self, key: &str, sequence: u64) -> String {
         let event = line(key, sequence, &json!({ "n": sequence }));
         let body = text(std::slice::from_ref(&event));

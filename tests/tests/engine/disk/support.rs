@@ -22,24 +22,18 @@ use serde_json::json;
 
 use super::synced::SyncedDisk;
 
-/// The folder that represents the disk.
 pub(super) const DISK: &str = "disk";
-/// The folder of the store.
 pub(super) const STORE: &str = "disk/store";
-/// The file of the sink.
 pub(super) const SINK_FILE: &str = "disk/out/out.ndjson";
 /// A part of the log line that a host writes after it has opened its store.
 pub(super) const LISTENING_WORDS: &str = "ingress listening on http://";
-/// The number of keys of the producer.
 const KEYS: usize = 20;
-/// The number of events per request.
 const REQUEST_EVENTS: usize = 10;
 /// The time for which the producer repeats the same request before the test fails.
 const ACCEPT_TIMEOUT: Duration = Duration::from_mins(1);
 /// The delay between two attempts to send a request.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// A host that receives events over HTTP.
 pub(super) struct Rig {
     pub(super) home: Home,
     pub(super) disk: SyncedDisk,
@@ -87,7 +81,6 @@ impl Rig {
         Ok(())
     }
 
-    /// Kills the host, and removes all data that was not synced.
     pub(super) fn cut_power(&mut self) -> Result<()> {
         self.service.kill()?;
         self.disk.cut_power()
@@ -141,7 +134,6 @@ impl Rig {
     }
 }
 
-/// Creates a home whose host accepts events at `port`.
 pub(super) fn home(port: &Port) -> Result<Home> {
     let config = format!(
         "[ingress]\nlisten = \"127.0.0.1:{}\"\n[store]\nkind = \"embedded\"\npath = \"{STORE}\"\n\
@@ -176,7 +168,6 @@ impl Producer {
         }
     }
 
-    /// Returns how many events the host has accepted.
     pub(super) fn accepted(&self) -> usize {
         self.accepted.load(Ordering::SeqCst)
     }
@@ -186,12 +177,10 @@ impl Producer {
         *self.accepted_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the answers that reported an error of the host.
     pub(super) fn errors(&self) -> Vec<String> {
         self.errors.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Returns the first `count` events of the producer.
     pub(super) fn events(&self, count: usize) -> Vec<String> {
         (0..count).map(|number| self.event(number)).collect()
     }

@@ -14,7 +14,6 @@ use anyhow::{Context as _, Result};
 use ordain_servers::compile_preload;
 use ordain_tests::host::Home;
 
-/// The path of the library's source.
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/engine/disk/synced.c");
 
 /// A folder of a home, and a record of the part of its data that the simulated disk holds.
@@ -43,7 +42,6 @@ impl SyncedDisk {
         Ok(disk)
     }
 
-    /// Returns the environment variables of a host that uses the disk.
     pub(super) fn env(&self) -> [(&'static str, PathBuf); 3] {
         [
             ("LD_PRELOAD", self.library.clone()),
@@ -143,7 +141,6 @@ impl SyncedDisk {
         remove_if_present(&dirty)
     }
 
-    /// Makes the current names in a folder durable.
     fn keep_names(&self, folder: &Path) -> Result<()> {
         let mut names = String::new();
         for entry in fs::read_dir(folder)? {

@@ -193,7 +193,6 @@ fn compressed_files_that_were_never_read_are_reported() -> Result<()> {
     }
     writer.until_all(&mut service)?;
     service.end()?;
-    // The host has read these lines now.
     for number in [3, 2] {
         writer.compress(&format!("{EVENTS}.{number}"))?;
     }

@@ -88,7 +88,7 @@ fn spelling_of_the_path_does_not_matter() -> Result<()> {
     Ok(())
 }
 
-/// The path is a symbolic link or a hard link to a file whose name looks like the name of a rotated file.
+/// The path is a symbolic or hard link to a file whose name looks like the name of a rotated file.
 #[test]
 fn path_may_lead_to_a_file_with_an_older_name() -> Result<()> {
     for is_link in [true, false] {

@@ -13,7 +13,6 @@ use super::support::{EVENTS, SINK_FILE, Writer, config};
 
 #[test]
 fn rest_of_file_rotated_while_stopped_is_read() -> Result<()> {
-    // The number of rotations between the two runs.
     for rotations in 1..=3 {
         let mut writer = Writer::after_run(40, 50)?;
         writer.append(EVENTS, 10)?;
@@ -51,7 +50,6 @@ fn other_names_of_older_files_are_found() -> Result<()> {
     Ok(())
 }
 
-/// Files that were rotated before the first start do not belong to the stream.
 #[test]
 fn files_rotated_before_the_first_start_are_not_read() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;
@@ -239,7 +237,6 @@ fn half_line_hides_no_older_file() -> Result<()> {
     writer.check()
 }
 
-/// The user who runs the host has no permission to read an older file.
 #[test]
 fn older_file_without_read_permission_ends_no_run() -> Result<()> {
     let mut writer = Writer::new(EVENTS, 40)?;

@@ -13,20 +13,18 @@ use serde_json::{Value, json};
 
 pub(super) const EVENTS: &str = "events.ndjson";
 pub(super) const SINK_FILE: &str = "out.ndjson";
-/// The number of keys of the events.
 const KEYS: usize = 5;
 
-/// A program that writes lines to event files, and the home of the host that reads these files.
+/// A program that writes event files, and the home of the host that reads them.
 pub(super) struct Writer {
     pub(super) home: Home,
     /// The lines of the events with sequences. The test compares the output with these lines.
     pub(super) numbered: Vec<String>,
-    /// The lines of the events without sequences, as the program writes them.
+    /// The lines without sequences, as the program writes them.
     pub(super) lines: Vec<String>,
     pub(super) written: usize,
 }
 
-/// Returns the configuration of a `fifo` stream that reads the files of `path`.
 pub(super) fn config(path: &str) -> String {
     let source = format!(
         "ordering = \"fifo\"\nid_window = 1025\nsource = {{ kind = \"file\", path = \"{path}\", prefetch = 1 }}"
@@ -79,19 +77,16 @@ impl Writer {
         text(next)
     }
 
-    /// Creates a file with the next lines.
     pub(super) fn create(&mut self, name: &str, count: usize) -> Result<()> {
         let next = self.next(count);
         self.home.write(name, next)
     }
 
-    /// Appends the next lines to a file.
     pub(super) fn append(&mut self, name: &str, count: usize) -> Result<()> {
         let next = self.next(count);
         self.home.append(name, next)
     }
 
-    /// Renames a file or a folder.
     pub(super) fn rename(&self, from: &str, to: &str) -> Result<()> {
         Ok(fs::rename(self.home.path(from), self.home.path(to))?)
     }
@@ -118,17 +113,14 @@ impl Writer {
         self.truncate(EVENTS)
     }
 
-    /// Truncates a file to zero bytes.
     pub(super) fn truncate(&self, name: &str) -> Result<()> {
         Ok(File::options().write(true).open(self.home.path(name))?.set_len(0)?)
     }
 
-    /// Compresses a file, and adds `.gz` to its name.
     pub(super) fn compress(&self, name: &str) -> Result<()> {
         self.gzip(name, "-f")
     }
 
-    /// Uncompresses a file, and removes `.gz` from its name.
     pub(super) fn uncompress(&self, name: &str) -> Result<()> {
         self.gzip(name, "-d")
     }
@@ -140,7 +132,6 @@ impl Writer {
         self.compress(&name)
     }
 
-    /// Runs gzip on a file with an option.
     pub(super) fn gzip(&self, name: &str, option: &str) -> Result<()> {
         let path = self.home.path(name);
         let status = Command::new("gzip").arg(option).arg(&path).status()?;
@@ -156,7 +147,6 @@ impl Writer {
         Ok(log)
     }
 
-    /// Starts the host.
     pub(super) fn start(&self) -> Result<Service> {
         Service::start(&self.home, &["run"])
     }
@@ -168,7 +158,6 @@ impl Writer {
         Service::start_by(&self.home, if is_root { &by[..] } else { &[] }, &["run"])
     }
 
-    /// Sets the rights to a file or folder.
     pub(super) fn set_mode(&self, name: &str, mode: u32) -> Result<()> {
         Ok(fs::set_permissions(self.home.path(name), fs::Permissions::from_mode(mode))?)
     }
@@ -186,18 +175,15 @@ impl Writer {
         waited.with_context(|| format!("{} of {}", self.home.lines(SINK_FILE), self.written))
     }
 
-    /// Checks that the output has one message for each written line, in order.
     pub(super) fn check_output(&self) -> Result<()> {
         let written = &self.numbered[..self.written];
         tally::check(&by_key(written)?, &self.home.read(SINK_FILE))
     }
 
-    /// Returns the dead letters of the stream.
     pub(super) fn letters(&self) -> Result<Vec<Value>> {
         self.home.rows(&["dead", "list", "cases", "--json"])
     }
 
-    /// Checks the output, and that no dead letter exists.
     pub(super) fn check(&self) -> Result<()> {
         self.check_output()?;
         let letters = self.letters()?;

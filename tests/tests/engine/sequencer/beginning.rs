@@ -38,7 +38,6 @@ fn key_begins_at_the_first_event_that_arrives() -> Result<()> {
     Ok(())
 }
 
-/// If a lower sequence arrives before the key has executed an event, the key begins at this lower sequence.
 #[test]
 fn lower_sequence_becomes_the_beginning_before_the_first_execution() -> Result<()> {
     let mut rig = Rig::new(ANYWHERE_SETTINGS)?;

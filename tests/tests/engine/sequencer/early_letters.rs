@@ -10,13 +10,12 @@ use super::rig::Rig;
 /// ten.
 const NARROW_GAP_SETTING: &str = "gap = { timeout = \"1h\", max_width = 10 }";
 
-/// Returns the causes of the dead letters in the store, each with the sequence of its event.
 fn causes(rig: &Rig) -> Vec<(u64, Cause)> {
     rig.letters.values().map(|letter| (letter.id.sequence, letter.cause)).collect()
 }
 
-/// Three events arrive too far ahead. Later, two other events with the sequences of these events take effect: one with
-/// other content, and one with the same content under another id. The third event takes effect itself.
+/// Three events arrive too far ahead. Two other events with their sequences take effect: one with other content, and
+/// one with the same content under another id. The third event takes effect itself.
 #[test]
 fn letter_whose_sequence_is_taken_becomes_a_conflict() -> Result<()> {
     let mut rig = Rig::new(NARROW_GAP_SETTING)?;
@@ -68,7 +67,6 @@ fn letter_without_a_digest_becomes_a_conflict() -> Result<()> {
     Ok(())
 }
 
-/// The key ends before it reaches an event that arrived too far ahead.
 #[test]
 fn letter_beyond_the_end_of_its_key_gets_the_cause_after_end() -> Result<()> {
     let mut rig = Rig::new(NARROW_GAP_SETTING)?;

@@ -32,7 +32,6 @@ pub(super) struct Rig {
     pub(super) page: usize,
     /// `true` if only the second replay source, a server, has these events.
     pub(super) is_kept_by_server: bool,
-    /// The dead letters in the store.
     pub(super) letters: BTreeMap<LetterId, DeadLetter>,
     /// The sequences of the spilled events in the store.
     pub(super) spilled: BTreeSet<u64>,
@@ -182,7 +181,6 @@ impl Rig {
         }
     }
 
-    /// Returns all committed writes.
     pub(super) fn writes(&self) -> impl Iterator<Item = &KeyWrite> {
         self.batches.iter().flat_map(|batch| &batch.writes)
     }
@@ -200,7 +198,6 @@ impl Rig {
         Ok(&self.last_write()?.record)
     }
 
-    /// Returns the record in the store.
     pub(super) fn stored_record(&mut self) -> Result<&mut KeyRecord> {
         Ok(&mut self.snapshot.as_mut().context("a record")?.record)
     }

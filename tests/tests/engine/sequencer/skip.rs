@@ -52,7 +52,6 @@ fn late_original_of_a_skipped_range_gets_its_own_letter() -> Result<()> {
         let range = LetterId::of_skipped(&"a".into(), 2, 20_000_000);
         assert!(!write.removed_letters.contains(&range), "the letter of the range must stay");
         assert_eq!(write.record.skipped.ranges(), ranges);
-        // A repeat of the late event causes no commit.
         let commits = rig.batches.len();
         rig.deliver(5_000, late);
         assert_eq!(rig.batches.len(), commits);

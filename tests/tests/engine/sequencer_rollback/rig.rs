@@ -24,7 +24,6 @@ pub(crate) struct Rig {
     /// The commits of the shard that wait for an answer. If this field is `None`, the rig answers each commit
     /// immediately.
     pub(crate) commits: Option<VecDeque<Arc<Batch>>>,
-    /// The errors in the published dead letters.
     pub(crate) published: Vec<String>,
     /// The number of commits from now on that the store neither applies nor answers.
     pub(crate) ignored_commits: u32,
@@ -132,7 +131,6 @@ impl Rig {
         self.now = until;
     }
 
-    /// Delivers an event of the key `a`, but performs none of the sequencer's effects.
     pub(crate) fn arrive(&mut self, sequence: u64) {
         let event = Event::new(&EventParts {
             key: "a",
@@ -231,7 +229,6 @@ impl Rig {
         }
     }
 
-    /// Answers the commit that has waited longest.
     pub(crate) fn answer_commit(&mut self) {
         let batch = self.commits.as_mut().and_then(VecDeque::pop_front).expect("a commit");
         let shard = batch.shard;

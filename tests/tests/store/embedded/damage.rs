@@ -19,7 +19,6 @@ use rand_chacha::ChaCha8Rng;
 
 use super::support::Rig;
 
-/// The number of commits, or of accepted events, of a test.
 const COMMITS: u64 = 40;
 
 /// Creates a store with [`COMMITS`] commits, each of a key with a state of `size` bytes. Returns the store, and a copy
@@ -69,7 +68,7 @@ fn copy_all(from: &Path, to: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the newest journal: its path, its bytes, and the end of its content.
+/// Returns the path of the newest journal, its bytes, and the end of its content.
 fn journal(folder: &Path) -> (PathBuf, Vec<u8>, usize) {
     let entries = fs::read_dir(folder.join("data")).expect("a folder");
     let paths = entries.map(|entry| entry.expect("an entry").path());
@@ -91,8 +90,7 @@ async fn open_and_count(folder: &Path) -> Result<usize, String> {
     Ok(store.keys("s", &filter).await.expect("a page").rows.len())
 }
 
-/// If only a part of an unanswered commit has reached the disk, the store must drop this commit, however large the part
-/// is.
+/// If only a part of an unanswered commit has reached the disk, the store drops this commit, however large the part is.
 #[tokio::test]
 async fn torn_tail_is_dropped() {
     let (_rig, copy) = crashed(300).await;
@@ -349,13 +347,11 @@ async fn load_all(folder: &Path) -> bool {
     whole
 }
 
-/// Checks that a text about damaged data names the store's folder and the next step.
 fn assert_names_folder(words: &str, folder: &Path) {
     let folder = folder.display().to_string();
     assert!(words.contains(&folder) && words.contains("from a backup"), "{words}");
 }
 
-/// Returns the files in all folders with the name `within`, at any depth.
 fn files(folder: &Path, within: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).into_iter().flatten() {

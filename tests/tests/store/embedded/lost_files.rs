@@ -23,7 +23,6 @@ const COMMITS: u64 = 18;
 /// The size of each state and each message, in bytes. The storage engine writes values of this size into separate
 /// files.
 const VALUE_BYTES: usize = 1 << 20;
-/// The name of a stream that has an event in its queue.
 const QUEUE: &str = "queue";
 /// The maximum number of times that the test checks whether the engine has written its files.
 const CHECK_LIMIT: usize = 600;
@@ -101,7 +100,6 @@ async fn filled(is_closed: bool) -> tempfile::TempDir {
     whole
 }
 
-/// Returns a write with a large state, a spilled event and a large message.
 fn write(number: u64) -> KeyWrite {
     let large = vec![number as u8; VALUE_BYTES];
     let mut write = first_write(&format!("key-{number}"));
@@ -114,7 +112,6 @@ fn write(number: u64) -> KeyWrite {
     write
 }
 
-/// Returns a request that puts an event into a queue.
 fn queued() -> AssignRequest {
     let item = AssignItem { event: event("key", 1, "data"), partition: 0, number: 0 };
     let position = OutboxPosition { commit: 0, chunk: 0 };
@@ -131,7 +128,6 @@ fn queued() -> AssignRequest {
     }
 }
 
-/// Waits until the engine has written the states and the messages to files.
 async fn until_written_out(rig: &Rig) {
     let has_files = |table: &&str| {
         let current = rig.path().join("data/keyspaces").join(table).join("current");
@@ -194,7 +190,6 @@ fn copy_of(folder: &Path) -> tempfile::TempDir {
     copy
 }
 
-/// Checks that the store either refuses to open, or has all its data.
 async fn assert_refused_or_whole(folder: &Path) {
     let store = match EmbeddedStore::open(EmbeddedOptions::new(folder)) {
         Ok(store) => store,

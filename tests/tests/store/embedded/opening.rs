@@ -224,8 +224,7 @@ async fn time_does_not_go_back() {
     assert_eq!(owner.write(rig.store(), next_write("a", 5)).await.time, first + 9_000);
 }
 
-/// A record expires while the store is idle for a day. After the store was closed and opened again, the record must not
-/// be visible again.
+/// A record expires while the store is idle for a day, and must not be visible again after the next start.
 #[tokio::test]
 async fn time_of_idle_store_survives_clean_end() {
     let mut rig = Rig::open();
@@ -266,7 +265,6 @@ async fn write_expiring(rig: &Rig) -> u64 {
     owner.write(rig.store(), write).await.time
 }
 
-/// Returns whether the record of the key `a` is visible.
 async fn has_record(store: &dyn Store) -> bool {
     store.key("s", "a").await.expect("an answer").is_some()
 }
@@ -322,7 +320,6 @@ async fn wrong_clock_expires_nothing() {
     assert!(owner.load(rig.store(), "c").await.is_none());
 }
 
-/// A dropped store must complete its pending requests, and release its folder.
 #[tokio::test]
 async fn dropped_store_finishes_and_releases_folder() {
     let mut rig = Rig::open();
@@ -424,7 +421,6 @@ async fn open_released(path: &Path) -> Result<EmbeddedStore, StoreError> {
     panic!("the folder stays in use")
 }
 
-/// Waits until the store reports that its folder is missing.
 async fn assert_misses_folder(store: &EmbeddedStore) {
     let failed = tokio::time::timeout(Duration::from_secs(5), store.failed()).await;
     let words = failed.expect("a failed store").to_string();

@@ -11,7 +11,6 @@ use ordain_tests::conformance::{DEAD_TTL, Fixture};
 /// The time at the start of a test, in milliseconds.
 const START_MS: u64 = 1_000_000;
 
-/// A store under test, and the clocks that it reads.
 pub(super) struct Rig {
     store: Option<EmbeddedStore>,
     folder: tempfile::TempDir,
@@ -31,7 +30,6 @@ impl Rig {
         rig
     }
 
-    /// Returns the options with which the rig opens its store.
     pub(super) fn options(&self) -> EmbeddedOptions {
         let wall = self.wall.clone();
         let steady = self.steady.clone();
@@ -46,7 +44,6 @@ impl Rig {
         }
     }
 
-    /// Returns the folder of the store.
     pub(super) fn path(&self) -> &Path {
         self.folder.path()
     }
@@ -56,7 +53,6 @@ impl Rig {
         self.wall.store(now, Ordering::Relaxed);
     }
 
-    /// Closes the store. The folder of the store remains.
     pub(super) fn close(&mut self) {
         self.store = None;
     }

@@ -163,7 +163,6 @@ fn published_event_is_never_in_structured_mode() {
     assert_eq!((received.id(), received.data()), ("1", &b"{}"[..]));
 }
 
-/// Returns a batch of events with these ids.
 fn batch(properties: BasicProperties, ids: &[&str]) -> Delivery {
     let event = |id: &&str| {
         format!(
@@ -178,7 +177,6 @@ fn batch(properties: BasicProperties, ids: &[&str]) -> Delivery {
     )
 }
 
-/// Returns the number of events in a batch, or the reason why the batch is not divided.
 fn count(decoder: &DeliveryDecoder, delivery: &Delivery) -> Result<usize, String> {
     match decoder.decode_batch(delivery, |_, event| event) {
         Some(events) => Ok(events.len()),

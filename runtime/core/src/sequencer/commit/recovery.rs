@@ -84,9 +84,8 @@ impl KeptCommit {
     }
 }
 
-/// Returns the void batch for an original batch. The void batch has no letters, and its writes never apply. The void
-/// batch has one more write than the original batch, for the empty key, which no event has. The refusal of this write
-/// shows that the store applied the void batch, not the original batch.
+/// The void batch has no letters, and its writes never apply. Its additional write is for the empty key, which no event
+/// has: the refusal of this write shows that the store applied the void batch.
 fn void_batch(batch: &Batch) -> Batch {
     let mut writes = batch.writes.clone();
     writes.push(KeyWrite {
@@ -243,8 +242,7 @@ impl Sequencer {
         self.effects.extend(state.sending.front().cloned().map(Effect::Commit));
     }
 
-    /// Ends the ownership. `stored` is the number of the newest commit that the shard still has; `None` if the shard
-    /// has lost the claim.
+    /// `stored` is the newest commit that the shard still has; `None` if the shard has lost the claim.
     fn stop_rolled_back(&mut self, shard: u32, found: &str, stored: Option<u64>) {
         let state = &self.shards[shard as usize];
         let last = state.number - u64::from(state.in_flight.is_some());

@@ -11,7 +11,6 @@ use crate::settings::{ExhaustedPolicy, GapSettings};
 /// the sequencer first waits for `gap.timeout`.
 const SOURCE_CHECK_INTERVAL_MS: u64 = 1_000;
 
-/// Describes the missing events, and the replay sources that failed and may still have these events.
 fn describe_missing(gaps: &GapHistory, first: u64, last: u64, rounds: u32) -> String {
     let events =
         if first == last { format!("event {first}") } else { format!("events {first} to {last}") };

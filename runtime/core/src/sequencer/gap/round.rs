@@ -62,7 +62,6 @@ impl Sequencer {
         }
     }
 
-    /// Handles the key record that was loaded again in a round.
     pub(in super::super) fn reloaded_for_gap(
         &mut self,
         index: u32,
@@ -148,10 +147,9 @@ impl Sequencer {
         self.effects.push_back(Effect::Replay { token, key, source, missing, max_letter_age });
     }
 
-    /// Returns the ranges of the sequences that are certainly missing according to the data in memory. The function
-    /// examines the sequences from the gap up to the higher of two sequences: the highest sequence of the lane, and the
-    /// end of the dead-lettered range. Returns at most `room` sequences. For a tail request (`LaneGap::tail`), returns
-    /// only the next sequence.
+    /// Examines the sequences from the gap up to the highest sequence of the lane or of the dead-lettered range, and
+    /// returns at most `room` that are certainly missing according to the data in memory. For a tail request
+    /// (`LaneGap::tail`), returns only the next sequence.
     fn missing_ranges(&self, index: u32, mut room: u64) -> Vec<RangeInclusive<u64>> {
         let lane = &self.lanes[index];
         let Some(gap) = &lane.cold.gap else { return Vec::new() };
@@ -314,7 +312,7 @@ impl Lane {
     }
 }
 
-/// Returns the intersection of two lists of ranges, each in ascending order.
+/// Both lists are in ascending order.
 fn intersection(
     one: &[RangeInclusive<u64>],
     other: &[RangeInclusive<u64>],

@@ -17,17 +17,14 @@ use ordain_config::{LoadedConfig, SourceConfig, partition_queue};
 const MODULUS_TYPE: &str = "x-modulus-hash";
 /// The types of exchanges that send each message to only one of their destinations, by a hash of a part of the message.
 const DIVIDING_TYPES: [&str; 2] = [MODULUS_TYPE, "x-consistent-hash"];
-/// The exchange of a stream with several partitions.
 #[derive(Debug)]
 pub(super) struct PartitionedExchange {
     stream: Arc<str>,
     name: String,
-    /// The queues of the stream.
     queues: BTreeSet<String>,
 }
 
 impl PartitionedExchange {
-    /// Returns the exchanges of all streams with several partitions.
     pub(super) fn all(loaded: &LoadedConfig) -> Vec<Self> {
         let mut exchanges = Vec::new();
         for (stream, config) in &loaded.config.streams {
@@ -119,7 +116,6 @@ impl PartitionedExchange {
     }
 }
 
-/// Returns whether an exchange sends each message to only one of its destinations.
 pub(super) fn divides_messages(exchange: &ExchangeAnswer) -> bool {
     DIVIDING_TYPES.contains(&&*exchange.kind)
 }

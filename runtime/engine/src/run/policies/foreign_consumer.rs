@@ -11,7 +11,6 @@ use crate::run::management::ConsumerAnswer;
 use ordain_amqp::CONSUMER_TAG_PREFIX;
 use ordain_util::source_health::RoutingFault;
 
-/// The consumers that are not foreign.
 #[derive(Debug, Clone)]
 pub(super) enum OwnConsumers {
     /// The consumers with this tag: the consumers of all processes with the same store.
@@ -20,7 +19,6 @@ pub(super) enum OwnConsumers {
     OfOrdain,
 }
 
-/// The activity of a consumer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Activity {
     /// The queue delivers all its messages to this consumer.
@@ -69,8 +67,7 @@ impl ConsumerAnswer {
     }
 }
 
-/// Returns a finding if `consumers`, the consumers of a queue, contain a foreign consumer. The finding describes the
-/// foreign consumer that takes most events from the stream.
+/// The finding describes the foreign consumer that takes most events from the stream.
 pub(super) fn foreign_consumer(
     queue: &ConsumedQueue,
     consumers: &[ConsumerAnswer],

@@ -11,8 +11,7 @@ use crate::run::management::{BindingAnswer, ManagementApi};
 /// The path of the request for all exchanges of a virtual host, before and after the name of the virtual host. The
 /// request names the fields of [`ExchangeAnswer`].
 const EXCHANGES_PATH: [&str; 2] = ["/api/exchanges/", "?columns=name,type,arguments,policy"];
-/// The argument that names the alternate exchange of an exchange: the exchange receives the messages that match no
-/// binding.
+/// The alternate exchange of an exchange receives the messages that match no binding.
 const ALTERNATE_EXCHANGE_ARGUMENT: &str = "alternate-exchange";
 
 /// An element of the answer to `GET /api/exchanges/{vhost}` (RabbitMQ, HTTP API reference).
@@ -23,18 +22,15 @@ pub(super) struct ExchangeAnswer {
     pub(super) kind: String,
     #[serde(default)]
     arguments: Value,
-    /// The name of the policy that applies to the exchange.
     policy: Option<String>,
 }
 
-/// The exchanges and bindings of a virtual host.
 #[derive(Debug)]
 pub(super) struct Routes {
     pub(super) exchanges: Vec<ExchangeAnswer>,
     pub(super) bindings: Vec<BindingAnswer>,
 }
 
-/// The result of a search for a route from an exchange to a queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum RouteCheck {
     /// A binding leads to the queue, directly, through other exchanges, through alternate exchanges, or through the
@@ -44,12 +40,11 @@ pub(super) enum RouteCheck {
     /// exchange, which the list of exchanges does not show. Or the routing key of a dead-lettered message may name the
     /// queue.
     Unknown,
-    /// No message of the exchange reaches the queue.
     Missing,
 }
 
 impl Routes {
-    /// Reads the exchanges and bindings. Returns an error if the management API does not answer, or refuses a request.
+    /// Returns an error if the management API does not answer, or refuses a request.
     pub(super) fn read(api: &ManagementApi) -> Result<Self, String> {
         let [before, after] = EXCHANGES_PATH;
         let bindings = api.all_bindings()?;
@@ -81,7 +76,6 @@ impl Routes {
         check
     }
 
-    /// Returns the queues and exchanges to which an exchange can route messages.
     fn after_exchange(&self, exchange: &str) -> Vec<RouteNode<'_>> {
         let bindings = self.bindings.iter().filter(|binding| binding.source == exchange);
         let bound = bindings.map(|binding| {

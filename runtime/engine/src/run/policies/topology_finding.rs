@@ -24,16 +24,14 @@ pub(super) struct TopologyFinding {
     pub(super) warning: QueueWarning,
     /// The fault because of which the partition receives no events; `None` if the partition still receives events.
     pub(super) fault: Option<RoutingFault>,
-    /// `true` if the fault concerns all partitions of the stream. The flag is set if the exchange divides its messages
-    /// among the queues that are bound to it. Without the queue of this partition, such an exchange routes events of
-    /// all partitions to wrong queues.
+    /// `true` if the exchange divides its messages among the queues that are bound to it. Without the queue of this
+    /// partition, it routes events of all partitions to wrong queues.
     pub(super) concerns_stream: bool,
     /// `true` if `ordain check --connect` reports the finding as an error.
     pub(super) is_error: bool,
 }
 
 impl TopologyFinding {
-    /// Returns whether the fault of the finding concerns a partition.
     fn concerns(&self, partition: &Partition) -> bool {
         if self.concerns_stream {
             self.partition.stream == partition.stream
@@ -116,7 +114,6 @@ impl RoutingFaults {
     }
 }
 
-/// Returns the partition of a stream with this number.
 pub(super) fn partition_of(stream: &Arc<str>, number: u32) -> Partition {
     Partition { stream: Arc::clone(stream), number }
 }

@@ -33,7 +33,6 @@ use ordain_store::{
 use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 
-/// Maximum number of batches ([`DestinationBatch`]) that the task passes to the store together.
 const BATCH_GROUP_LIMIT: usize = 64;
 /// Delay before the sequence assigner retries a write to a full queue, and after a call without progress. For a full
 /// queue, the delay ends earlier if a reader in this process removes entries.
@@ -42,8 +41,8 @@ const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Interval between two checks whether the store has lost messages of the histories.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Approximate size limit, in bytes, of the messages of earlier calls that stay in memory for one destination. A fast
-/// stream emits this many bytes in a few seconds.
+/// Approximate limit of the messages of earlier calls that stay in memory for one destination. A fast stream emits this
+/// many bytes in a few seconds.
 const HISTORY_BYTES: usize = 16 << 20;
 /// Time within which this process must detect that it has lost a partition. The time counts from the first answer of
 /// the store that reports another owner of the partition. The same limit applies to each wait until a driver confirms
@@ -63,7 +62,7 @@ pub(in crate::sink) struct SequenceAssigner {
     /// The newest messages that the store has numbered, by partition, shard of the outbox, and shard of the
     /// destination.
     histories: HashMap<(Partition, u32, u32), OutboxHistory>,
-    /// The start of the clock: the histories count milliseconds from this time.
+    /// The histories count milliseconds from this time.
     created_at: Instant,
     /// [`FENCE_TIMEOUT`]; shorter in tests.
     fence_timeout: Duration,
@@ -86,13 +85,12 @@ impl SequenceAssigner {
         }
     }
 
-    /// Adds an exchange as a sink. Returns the index of the sink among the exchanges.
+    /// Returns the index of the sink among the exchanges.
     pub(super) fn add_exchange(&mut self, exchange: ExchangeSink) -> usize {
         self.exchanges.push(exchange);
         self.exchanges.len() - 1
     }
 
-    /// Starts the tasks of the exchanges.
     pub(super) fn start_exchanges(
         &mut self,
         tasks: &mut JoinSet<Result<(), PublisherError>>,
@@ -156,7 +154,7 @@ impl SequenceAssigner {
         self.assign_all(cursors).await.map(drop)
     }
 
-    /// Passes batches to the store. Returns the numbers of their messages.
+    /// Returns the numbers of the messages.
     pub(in crate::sink) async fn assign(
         &mut self,
         batches: &[DestinationBatch],
@@ -191,8 +189,7 @@ impl SequenceAssigner {
         Ok(assigned)
     }
 
-    /// Sorts the messages of batches into outbox cursors: one cursor for each pair of an outbox and a shard of the
-    /// destination.
+    /// Makes one cursor for each pair of an outbox and a shard of the destination.
     fn build_cursors(&mut self, batches: &[DestinationBatch]) -> BTreeMap<u32, Vec<OutboxCursor>> {
         let shards = self.store.shards();
         let mut cursor_indexes: HashMap<_, usize> = HashMap::new();
@@ -249,8 +246,8 @@ impl SequenceAssigner {
         )
     }
 
-    /// Passes the messages of the outbox cursors of one shard to the store, in calls of limited size. Returns when the
-    /// store has all messages, except the messages of partitions that this process has lost or given up.
+    /// The calls have limited size. Returns when the store has all messages, except those of partitions that this
+    /// process has lost or given up.
     async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -344,7 +341,7 @@ impl SequenceAssigner {
         )
     }
 
-    /// Records the reply to a group. Returns whether the group's outbox cursor made progress.
+    /// Returns whether the group's outbox cursor made progress.
     async fn record_reply(
         &self,
         cursor: &mut OutboxCursor,
@@ -413,8 +410,8 @@ impl SequenceAssigner {
         }
     }
 
-    /// Waits for at most [`FULL_QUEUE_RETRY_DELAY`] until a reader in this process removes entries from one of the
-    /// queues to which the call adds messages.
+    /// Waits until a reader in this process removes entries from one of the queues of the call, for at most
+    /// [`FULL_QUEUE_RETRY_DELAY`].
     async fn wait_for_room(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();
@@ -427,9 +424,8 @@ impl SequenceAssigner {
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
     }
 
-    /// Notifies the readers in this process that more messages wait. Withholds the queue positions of the messages. A
-    /// reader with these positions would report the messages as lost if the store lost them. No such report is
-    /// necessary: this sequence assigner repeats lost messages from memory.
+    /// The readers in this process do not get the queue positions of the new messages: a reader with these positions
+    /// would report messages that the store lost, but this sequence assigner repeats them from memory.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();

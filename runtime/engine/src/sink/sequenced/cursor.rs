@@ -22,7 +22,6 @@ use ordain_store::{
 pub(super) struct OutboxHistory {
     pub(super) handle: Arc<PartitionHandle>,
     pub(super) history: PublishHistory<OutboxChunk>,
-    /// The times when the store numbered the messages of commits.
     times: CommitTimes,
 }
 
@@ -34,8 +33,8 @@ pub(super) struct CallBudget {
 }
 
 impl CallBudget {
-    /// Adds the size of a chunk (messages of one commit). Returns whether the chunk fits into the call; the first chunk
-    /// always fits. After a chunk that does not fit, no later chunk fits.
+    /// Returns whether the chunk (messages of one commit) fits into the call. The first chunk always fits. After a
+    /// chunk that does not fit, no later chunk fits.
     fn reserve(&mut self, chunk: &OutboxChunk) -> bool {
         let is_first = self.items == 0;
         self.items += chunk.items.len();
@@ -44,32 +43,27 @@ impl CallBudget {
     }
 }
 
-/// Messages of one outbox for one shard of a destination.
 pub(super) struct OutboxCursor {
     pub(super) handle: Arc<PartitionHandle>,
-    /// The shard of the outbox.
     pub(super) outbox_shard: u32,
-    /// The shard of the destination.
     pub(super) destination_shard: u32,
-    /// The chunks of new messages.
     chunks: Vec<OutboxChunk>,
-    /// The position of each new message: the index of its batch, and its index in the batch.
+    /// The index of each new message's batch, and its index in the batch.
     pub(super) batch_indexes: Vec<(usize, usize)>,
-    /// The number of chunks of new messages that the store has numbered.
+    /// The store has numbered this many chunks of new messages.
     done_chunks: usize,
-    /// The store's result for each message of the numbered chunks. After the end of the cursor, the next owner of the
+    /// The results for the messages of the numbered chunks. After the end of the cursor, the next owner of the
     /// partition publishes the messages without a result.
     pub(super) assigned: Vec<AssignItemReply>,
     /// The messages of earlier calls, including lost messages, which the cursor must pass to the store a second time.
     history: PublishHistory<OutboxChunk>,
-    /// The times when the store numbered the messages of commits.
     times: CommitTimes,
     /// True if the next call must check whether the store still has all messages of earlier calls. The cursor makes
     /// this call even without a new message.
     pub(super) verifies: bool,
-    /// True if this process has given up the partition.
+    /// This process has given up the partition.
     is_abandoned: bool,
-    /// The value of [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
+    /// [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
     disconnects: u64,
     /// The time when `disconnects` was read, in milliseconds since the sequence assigner was created.
     disconnects_at: u64,
@@ -79,8 +73,7 @@ pub(super) struct OutboxCursor {
 }
 
 impl OutboxCursor {
-    /// Creates a cursor without messages. `disconnects` is the store's count of disconnects before the first call of
-    /// the cursor, and `disconnects_at` is the time when this count was read.
+    /// `disconnects` was read before the first call, at `disconnects_at`.
     pub(super) fn new(
         handle: Arc<PartitionHandle>,
         outbox_shard: u32,
@@ -128,13 +121,12 @@ impl OutboxCursor {
             .push(OutboxChunk { position: OutboxPosition { commit, chunk }, items: vec![item] });
     }
 
-    /// Returns whether the newest reply of the store reported another owner.
     pub(super) fn is_fenced(&self) -> bool {
         self.fenced_since.is_some()
     }
 
-    /// Returns the next chunks that fit into the call. Returns `None` if the cursor has no message to pass and nothing
-    /// to check, or if this process has lost or given up the partition.
+    /// Returns `None` if there is no message to pass and nothing to check, or if this process has lost or given up the
+    /// partition.
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
             &*self.handle;
@@ -162,8 +154,7 @@ impl OutboxCursor {
         Some(AssignGroup { origin, chunks })
     }
 
-    /// Records that the store has numbered the messages of a group. If `may_roll_back` is true, the store may lose the
-    /// chunks of the group, so the chunks stay in memory.
+    /// If `may_roll_back` is true, the store may lose the chunks of the group, so they stay in memory.
     pub(super) fn record_done(
         &mut self,
         group: &AssignGroup,
@@ -195,7 +186,7 @@ impl OutboxCursor {
         }
     }
 
-    /// Records that the store reported another owner. Returns the time of the first report.
+    /// Returns the time of the first report of another owner.
     pub(super) fn record_fence(&mut self) -> Instant {
         *self.fenced_since.get_or_insert_with(Instant::now)
     }
@@ -208,8 +199,7 @@ impl OutboxCursor {
         Some(messages)
     }
 
-    /// Logs that the store lost messages, and that this process no longer has all of them in memory. `last` is the
-    /// newest outbox position that the store has.
+    /// Some of the lost messages are no longer in memory. `last` is the newest outbox position that the store has.
     pub(super) fn report_lost(&self, to: &str, last: Option<OutboxPosition>) {
         let Partition { stream, number } = &self.handle.partition;
         let range = self.lost_range(last);
@@ -245,13 +235,11 @@ impl OutboxCursor {
         }
     }
 
-    /// Ends the cursor, because this process has given up the partition.
     pub(super) fn abandon(&mut self) {
         self.is_abandoned = true;
     }
 
-    /// Takes the messages of earlier calls out of the cursor, for the next cursor of the same outbox and shard. Returns
-    /// `None` if the cursor has no messages of earlier calls.
+    /// The next cursor of the same outbox and shard gets these messages. Returns `None` if there are none.
     pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {
@@ -274,7 +262,7 @@ mod tests {
     use super::*;
     use crate::sink::PublishWatermark;
 
-    /// Returns a partition handle whose messages up to the commit `done` are durably marked as published.
+    /// The messages up to the commit `done` are durably marked as published.
     fn target(done: u64) -> Arc<PartitionHandle> {
         let of_shard = PublishWatermark::default();
         of_shard.finish_record(done, done);
@@ -294,7 +282,7 @@ mod tests {
         })
     }
 
-    /// Returns a cursor to shard 3. The store has confirmed the messages of the commits 1 to 8, each commit in its own
+    /// The cursor leads to shard 3. The store has confirmed the messages of the commits 1 to 8, each commit in its own
     /// call.
     fn with_eight_messages() -> OutboxCursor {
         let mut cursor = OutboxCursor::new(target(8), 0, 3, None, 0, 0);
@@ -329,8 +317,7 @@ mod tests {
         assert_eq!(done_of(&group), Some(7));
     }
 
-    /// If some of the lost messages are no longer in memory, the report names the commits of all lost messages, and a
-    /// time before the first of these messages.
+    /// Some of the lost messages are no longer in memory. The report also has a time before the first of them.
     #[test]
     fn report_names_commits_of_lost_messages() {
         let before = now_ms();

@@ -15,9 +15,7 @@ use rand::{RngExt as _, SeedableRng as _};
 
 use super::*;
 
-/// The number of lines that a round writes.
 const LINE_COUNT: u32 = 4_000;
-/// The number of rounds, each with another seed.
 const ROUNDS: u64 = 20;
 
 fn line(number: u32) -> String {
@@ -30,7 +28,7 @@ fn lines(numbers: Range<u32>) -> String {
     numbers.map(line).collect()
 }
 
-/// Gives each older file the next number, the oldest file first, as logrotate does.
+/// The oldest file comes first, as in logrotate.
 fn shift(path: &Path) {
     let name = |number: u32| format!("{}.{number}", path.display());
     let is_free = |number: &u32| !fs::exists(name(*number)).expect("a folder");
@@ -40,9 +38,8 @@ fn shift(path: &Path) {
     }
 }
 
-/// Appends all lines to the file, and rotates the file after some of the lines: renames the file, or copies and
-/// truncates it. Writes nothing between the copy and the truncation. Rotates for the first time when `first_line_read`
-/// receives a message.
+/// Rotates after some of the lines: renames the file, or copies and truncates it. Writes nothing between the copy and
+/// the truncation. Rotates for the first time when `first_line_read` receives a message.
 fn write_and_rotate(path: &Path, seed: u64, first_line_read: &Receiver<()>) {
     let mut random = StdRng::seed_from_u64(seed);
     let mut written = 0;
@@ -70,7 +67,7 @@ fn write_and_rotate(path: &Path, seed: u64, first_line_read: &Receiver<()>) {
     }
 }
 
-/// Returns the next batch; `None` if no batch arrives for 30 seconds, or if the source has ended.
+/// Returns `None` if no batch arrives for 30 seconds, or if the source has ended.
 fn receive(source: &mut SourceHandle) -> Option<DeliveryBatch> {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(30) {
@@ -121,7 +118,7 @@ fn lines_are_read_in_order_while_files_are_renamed() {
     }
 }
 
-/// A reader that a test runs step by step, and the folder of its files.
+/// A test runs the reader step by step.
 struct Steps {
     folder: tempfile::TempDir,
     reader: FileReader,
@@ -151,7 +148,7 @@ impl Steps {
         file.expect("the file").write_all(text.as_bytes()).expect("a disk with free space");
     }
 
-    /// Copies a file to the name with `.1`, and truncates the file.
+    /// The copy gets the name with `.1`.
     fn copy_and_truncate(&self, name: &str) {
         let path = self.path(name);
         shift(&path);
@@ -164,14 +161,13 @@ impl Steps {
         self.reader.set.measure().expect("the files");
     }
 
-    /// Visits a file, and returns the numbers of its delivered lines.
+    /// Returns the numbers of the delivered lines.
     fn visit(&mut self, index: usize) -> Vec<u32> {
         self.reader.visit(index).expect("the file");
         self.received()
     }
 
-    /// Scans the folder and visits the files until a pass finds no further line. Returns the numbers of the delivered
-    /// lines.
+    /// Passes over the files until a pass finds no further line. Returns the numbers of the delivered lines.
     fn read_all(&mut self) -> Vec<u32> {
         let mut numbers = Vec::new();
         loop {

@@ -15,9 +15,8 @@ use super::identity::{head, if_permitted, is_copy_of, is_whole_copy};
 use super::listed_file::{ListedFile, open_listed};
 use super::tracked_file::TrackedFile;
 
-/// Number of bytes at the beginning of two files that the set compares in memory. Only if these bytes are equal does
-/// the set compare the files themselves. The set may have thousands of files, and compares each new file with all of
-/// them.
+/// Only if these first bytes of two files are equal does the set compare the files themselves. The set may have
+/// thousands of files, and compares each new file with all of them.
 pub(super) const COMPARED_BYTES: usize = 1 << 10;
 
 impl FileSet {
@@ -170,7 +169,6 @@ fn start_of(file: &File) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Returns whether the shorter of these two beginnings of files is also the beginning of the longer one.
 fn has_common_start(one: &[u8], two: &[u8]) -> bool {
     let length = one.len().min(two.len());
     one[..length] == two[..length]

@@ -29,12 +29,11 @@ use super::listed_file::{ListedFile, open_listed};
 use super::loss_report::LOST_FILES_LIMIT;
 use super::tracked_file::TrackedFile;
 
-/// A compressed file of the source.
 #[derive(Debug, Clone)]
 pub(in crate::source) struct CompressedFile {
-    /// The path and the identity of the file. The position is 0, because the source reads nothing of the file.
+    /// The position is 0, because the source reads nothing of the file.
     pub(in crate::source) progress: FileProgress,
-    /// The digest by which the source recognises the file, also under another name and in a copy of the folder.
+    /// The source recognises the file by this digest, also under another name and in a copy of the folder.
     pub(in crate::source) digest: u64,
     /// The length of the content modulo [`GZIP_MODULUS`]. `None` if the file does not state the length, or if this
     /// process cannot read the file.
@@ -42,11 +41,10 @@ pub(in crate::source) struct CompressedFile {
     /// The first bytes of the content. `None` if the file needs no report, if its format is not gzip, or if this
     /// process cannot read the file.
     head: Option<Vec<u8>>,
-    /// `true` if the file needs no report, because it was in the folder before the path of the source led to this
-    /// folder.
+    /// `true` if the file was in the folder before the path of the source led to this folder. It then needs no report.
     is_ignored: bool,
-    /// `true` if the folder also has the file that a program may be compressing (see [`may_become`]). The program may
-    /// still be writing the compressed file.
+    /// `true` if a program may still be writing the compressed file, because the folder also has its original (see
+    /// [`may_become`]).
     is_incomplete: bool,
 }
 
@@ -69,7 +67,7 @@ impl CompressedFile {
     }
 
     /// Returns whether the file may contain lines that need a report. `known` contains the digests of the files that
-    /// need no report. An empty file contains no lines. If `head` is unknown, the file counts as not empty.
+    /// need none. If `head` is unknown, the file counts as not empty.
     fn is_new(&self, known: &BTreeSet<u64>) -> bool {
         let is_empty = self.head.as_ref().is_some_and(Vec::is_empty);
         !(self.is_ignored || self.is_incomplete || is_empty || known.contains(&self.digest))
@@ -113,11 +111,9 @@ impl CompressedFile {
     }
 }
 
-/// The inode, the length and the modification time of a compressed file. The set reads a file a second time only if one
-/// of these values has changed.
+/// The inode, the length and the modification time. The set reads a file again only after a change of these values.
 type FileState = (u64, u64, i64, i64);
 
-/// The compressed files of a source.
 #[derive(Debug, Default)]
 pub(super) struct CompressedFiles {
     /// The digests of the files that need no report. At the beginning: files that are no longer in the folder, at most
@@ -126,10 +122,9 @@ pub(super) struct CompressedFiles {
     known: Option<Arc<[u64]>>,
     /// The files of the newest listing, in reading order.
     listed: Vec<CompressedFile>,
-    /// The digest and the length of the content of each file of the newest listing.
+    /// The digest and the length of each content of the newest listing.
     contents: BTreeMap<FileState, (u64, Option<u64>)>,
-    /// The files of the newest listing with lines that the source has never read. The stream has no dead letter about
-    /// these files yet.
+    /// The source has never read lines of these files, and the stream has no dead letter about them yet.
     pub(super) unreported: VecDeque<CompressedFile>,
 }
 
@@ -138,13 +133,11 @@ impl CompressedFiles {
         Self { known: known.map(Arc::from), ..Self::default() }
     }
 
-    /// Returns the digests of the files that need no report.
     pub(super) fn known(&self) -> Option<&Arc<[u64]>> {
         self.known.as_ref()
     }
 
-    /// Replaces the digests of the files in the folder that need no report. Keeps the digests of files that have left
-    /// the folder, at most [`LOST_FILES_LIMIT`].
+    /// Keeps the digests of at most [`LOST_FILES_LIMIT`] files that have left the folder.
     fn set_known(&mut self, present: &BTreeSet<u64>) {
         let before = self.known.as_deref().unwrap_or_default();
         let left: Vec<u64> =
@@ -156,7 +149,6 @@ impl CompressedFiles {
         }
     }
 
-    /// Records that the stream gets a dead letter about a compressed file.
     pub(super) fn record_reported(&mut self, digest: u64) {
         let before = self.known.as_deref().unwrap_or_default();
         if !before.contains(&digest) {
@@ -164,8 +156,7 @@ impl CompressedFiles {
         }
     }
 
-    /// Returns the digest and the length of the content of a listed file. Returns `None` if the path no longer leads to
-    /// the file, or if a program has truncated the file.
+    /// Returns `None` if the path no longer leads to the listed file, or if a program has truncated it.
     pub(super) fn content(&self, found: &ListedFile) -> io::Result<Option<(u64, Option<u64>)>> {
         let state = state_of(found);
         if let Some(content) = self.contents.get(&state) {
@@ -178,9 +169,8 @@ impl CompressedFiles {
     }
 
     /// Searches for the compressed file that `tracked` may have become, also among the files that need no report. Omits
-    /// each file whose first bytes show that it comes from another file. First searches for a file whose content has
-    /// the same length. Then searches for the newest file whose name log rotation can derive from the path of
-    /// `tracked`. Otherwise returns the newest file.
+    /// each file whose first bytes show another origin. Prefers a file whose content has the same length, then the
+    /// newest file whose name log rotation can derive from the path of `tracked`, then the newest file.
     pub(super) fn any_rest_of(&self, tracked: &TrackedFile) -> Option<&CompressedFile> {
         let pattern = FilePattern::new(Path::new(&tracked.progress.path));
         let candidates = || self.listed.iter().rev().filter(|file| file.may_come_from(tracked));
@@ -203,8 +193,8 @@ impl FileSet {
         Some(known.chain(self.files.iter().filter_map(TrackedFile::unreported_rest)).collect())
     }
 
-    /// Reads the compressed files of a listing: the length of the content, and the first bytes of the content of each
-    /// file that may need a report. Sets `is_listing_outdated` if a file is no longer at its path.
+    /// Reads the length of the content, and its first bytes if the file may need a report. Sets `is_listing_outdated`
+    /// if a file is no longer at its path.
     pub(super) fn find_compressed(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let known = self.known_digests();
         let mut files = Vec::new();
@@ -326,13 +316,12 @@ impl FileSet {
         self.compressed.set_known(&present);
     }
 
-    /// Records that the stream gets a dead letter that names the compressed file with this digest.
     pub(in crate::source) fn record_reported(&mut self, digest: u64) {
         self.compressed.record_reported(digest);
     }
 
-    /// Removes the next file from the list of unreported files, and records that the stream gets a dead letter about
-    /// this file. The source has never read the lines of this file. Returns the file, and the progress of the source.
+    /// Records that the stream gets a dead letter about the file, whose lines the source has never read. Also returns
+    /// the progress of the source.
     pub(in crate::source) fn take_unreported(
         &mut self,
     ) -> Option<(CompressedFile, SourceProgress)> {
@@ -350,8 +339,8 @@ impl FileSet {
     }
 }
 
-/// If `rest` is `None`, moves the first matching file of `new` into `rest`, and records in `tracked` that `tracked` has
-/// become this file.
+/// Moves the first matching file of `new` into an empty `rest`, and records in `tracked` that `tracked` has become this
+/// file.
 fn take(
     new: &mut VecDeque<CompressedFile>,
     tracked: &mut TrackedFile,
@@ -392,9 +381,8 @@ fn digest_of((inode, length, seconds, nanoseconds): FileState) -> u64 {
     digest(numbers.map(u64::to_be_bytes).as_flattened())
 }
 
-/// Returns the digest and the length of the content of a compressed file. The digest covers the length of the
-/// compressed data and its last bytes, which contain a checksum of the content in most formats. Returns `None` if the
-/// path no longer leads to the file, or if a program has truncated the file.
+/// The digest covers the length of the compressed data and its last bytes, which contain a checksum of the content in
+/// most formats. Returns `None` if the path no longer leads to the file, or if a program has truncated the file.
 fn read_content(found: &ListedFile) -> io::Result<Option<(u64, Option<u64>)>> {
     let Some(file) = open_listed(found)? else { return Ok(None) };
     let length = found.metadata.len();

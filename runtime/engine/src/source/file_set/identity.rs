@@ -137,7 +137,6 @@ pub(super) fn common_beginning(
     Ok((head.is_in(two)? && tail.is_in(two)?).then_some(tail))
 }
 
-/// Returns the first bytes of a file, at most [`TAIL_LIMIT_BYTES`].
 pub(in crate::source) fn head(file: &File) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; TAIL_LIMIT_BYTES];
     let mut length = 0;
@@ -157,7 +156,7 @@ pub(super) fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// Treats a file that this process has no right to read as a file that does not exist.
+/// A file that this process has no right to read counts as missing.
 pub(super) fn if_permitted<T>(opened: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match opened {
         Err(error) if is_denied(&error) => Ok(None),

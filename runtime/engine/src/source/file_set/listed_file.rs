@@ -15,7 +15,6 @@ use ordain_util::io_error::leads_to_no_file;
 
 use super::identity::open_at;
 
-/// A file of the source in the newest listing of the folder.
 pub(super) struct ListedFile {
     pub(super) path: PathBuf,
     pub(super) role: FileRole,
@@ -27,7 +26,6 @@ pub(super) struct ListedFile {
 }
 
 impl ListedFile {
-    /// Returns the device and the inode.
     pub(super) fn identity(&self) -> (u64, u64) {
         (self.metadata.dev(), self.metadata.ino())
     }
@@ -47,7 +45,6 @@ pub(super) fn is_rotated(role: FileRole) -> bool {
     matches!(role, FileRole::Rotated { .. })
 }
 
-/// Maximum number of listings of a folder for one result of [`matching_files`].
 const LISTINGS_LIMIT: usize = 64;
 
 /// Returns the files of the folder that have a role, in the order of their paths. `role_of` returns the role of the
@@ -125,7 +122,7 @@ pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePat
     });
 }
 
-/// Returns the number that log rotation gave to a file or compressed file; 0 if the name has no number.
+/// 0 if the name has no number.
 fn rotation_number(listed: &ListedFile, pattern: &FilePattern) -> u64 {
     let role = match listed.role {
         FileRole::Compressed => {

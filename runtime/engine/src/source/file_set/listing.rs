@@ -19,9 +19,9 @@ use super::identity::{head, is_denied};
 use super::listed_file::{ListedFile, matching_files, open_listed, sort_in_reading_order};
 use super::tracked_file::TrackedFile;
 
-/// If an unfinished file (see [`FileSet::is_unfinished`]) has not changed for this time, the source reads the file. An
-/// unfinished file may never become complete, for example if an operator has recovered only a part of a damaged
-/// compressed file. The last bytes of such a compressed file state a random length.
+/// The source reads an unfinished file (see [`FileSet::is_unfinished`]) that has not changed for this time. Such a file
+/// may never become complete, for example if an operator has recovered only a part of a damaged compressed file. The
+/// last bytes of such a compressed file state a random length.
 const UNCOMPRESS_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl FileSet {
@@ -262,17 +262,16 @@ impl FileSet {
         Ok(true)
     }
 
-    /// Opens a listed file. Returns `None` if the path no longer leads to the file, or if the file is an older file
-    /// that this process has no right to read.
+    /// Returns `None` if the path no longer leads to the file, or if the file is an older file that this process has no
+    /// right to read.
     pub(super) fn open_listed(&mut self, listed: &ListedFile) -> io::Result<Option<Arc<File>>> {
         let opened = open_listed(listed);
         self.is_listing_outdated |= matches!(opened, Ok(None));
         self.unless_denied(&listed.path, listed.role, opened)
     }
 
-    /// If an error shows that this process has no right to read an older file, replaces the error by `None`, and logs a
-    /// warning. The set then treats the file as missing. If this method returned the error, the error would end the
-    /// whole run, but the other streams must continue.
+    /// Replaces the error by `None` and a warning if this process has no right to read an older file, which the set
+    /// then treats as missing. The error would end the whole run, but the other streams must continue.
     fn unless_denied<T>(
         &mut self,
         path: &Path,

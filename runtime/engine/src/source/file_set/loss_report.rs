@@ -6,9 +6,9 @@ use super::FileSet;
 use super::compressed::CompressedFile;
 use super::tracked_file::{TrackedFile, describe_loss};
 
-/// Maximum number of missing files of each of two kinds that the checkpoint keeps: files with an unread rest, and files
-/// that were read to their end. If such a file returns, the source reads only the bytes that it has not read yet. Also
-/// the maximum number of compressed files that the checkpoint keeps after they have left the folder.
+/// The checkpoint keeps at most this number of missing files with an unread rest, and of missing files that were read
+/// to their end. If such a file returns, the source reads only its unread bytes. Also limits the compressed files that
+/// have left the folder.
 pub(super) const LOST_FILES_LIMIT: usize = 16;
 
 /// Maximum number of missing ignored files in the checkpoint. If such a file returns, the source still does not read

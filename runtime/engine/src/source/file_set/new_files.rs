@@ -82,7 +82,6 @@ impl FileSet {
         Ok(self.is_listing_outdated)
     }
 
-    /// Returns whether the set tracks a listed file, and the file still has the bytes that were read.
     fn is_known(&self, found: &ListedFile) -> io::Result<bool> {
         let state = (found.metadata.len(), found.metadata.modified()?);
         let is_same = |tracked: &&TrackedFile| tracked.is_present() && tracked.is(&found.metadata);
@@ -188,9 +187,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns the index at which to insert a new file that has the position `at` in the listing. The result is the
-    /// index of the first tracked file that is later in the listing and of which no line was read. Without such a
-    /// tracked file, the result is the end of the set.
+    /// The index is that of the first tracked file that is later in the listing and of which no line was read, or the
+    /// end of the set. `at` is the position of the new file in the listing.
     fn place(&self, at: usize, positions: &FilePositions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);
@@ -199,7 +197,6 @@ impl FileSet {
         self.files.iter().position(is_later).unwrap_or(self.files.len())
     }
 
-    /// Inserts a file of which nothing was read.
     fn insert(&mut self, index: usize, listed: &ListedFile, file: Arc<File>) -> io::Result<()> {
         let path = canonical_path(&listed.path).display().to_string();
         // A program may have truncated the file since the listing. With the length in the listing, the next scan would

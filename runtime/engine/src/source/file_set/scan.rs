@@ -81,7 +81,6 @@ impl FileSet {
         Ok(ScanResult::Unsettled)
     }
 
-    /// Finds the tracked files: among the open files, among the listed files, or under another name in the folder.
     pub(super) fn find_tracked(
         &mut self,
         pattern: &FilePattern,
@@ -189,9 +188,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Searches for a tracked file that is not listed, in the folder where the file was last seen. Sets `has_old_path`
-    /// if two conditions hold: the file is still at a path that an earlier setting named, and the present setting
-    /// neither names this path nor leads through a link.
+    /// Searches the folder where the file was last seen. Sets `has_old_path` if the file is still at a path that an
+    /// earlier setting named, and the present setting neither names this path nor leads through a link.
     fn find_unlisted(
         &mut self,
         index: usize,
@@ -213,7 +211,6 @@ impl FileSet {
         Ok(found)
     }
 
-    /// Removes the files that only an earlier path in the settings named.
     fn forget_old_paths(&mut self) {
         let stream = &self.stream;
         self.files.retain(|tracked| {
@@ -230,10 +227,9 @@ impl FileSet {
         });
     }
 
-    /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file. If
-    /// the path of the source has no wildcards, the file that the path names also stays open. Also closes the files
-    /// that the source does not read. If the newest listing of the folder does not contain a closed file, the file
-    /// counts as missing from then on.
+    /// Closes the files that were read to their end and did not change for [`IDLE_TIMEOUT`], except the newest file and
+    /// a file that the path names without wildcards. Also closes the files that the source does not read. A closed file
+    /// that is absent from the newest listing of the folder counts as missing from then on.
     fn close_idle(&mut self) {
         let is_glob = self.pattern.as_ref().is_some_and(FilePattern::is_glob);
         let newest = self.files.iter().rposition(TrackedFile::is_read);

@@ -16,20 +16,18 @@ use super::compressed::CompressedFile;
 use super::identity::{fingerprint, has_whole_line, head, is_same_inode, open_at, open_same};
 use super::listed_file::ListedFile;
 
-/// A file of the source, with the position that the source has reached in it.
 #[derive(Debug)]
 #[allow(clippy::struct_excessive_bools, reason = "the flags are independent of each other")]
 pub(in crate::source) struct TrackedFile {
     pub(in crate::source) progress: FileProgress,
-    /// The open file. `None` in four cases: the file is missing, the source ignores the file, the source has not opened
-    /// the file yet, or the source has closed the file after reading it to its end.
+    /// `None` if the file is missing or ignored, not opened yet, or closed after the source read it to its end.
     pub(in crate::source) file: Option<Arc<File>>,
     /// The path of the file for messages: in the spelling of the configuration if a listing has found the file through
     /// the configured path, and the canonical path otherwise.
     pub(in crate::source) name: String,
     /// The position up to which the source has read, including an incomplete last line.
     pub(in crate::source) read_to: u64,
-    /// The position up to which the source reads the file in this pass, before it continues with the next file.
+    /// In this pass, the source reads up to this position before it continues with the next file.
     pub(in crate::source) target: u64,
     /// The end of the incomplete last line, and the time when the source first found this end.
     pub(in crate::source) rest_seen: Option<(u64, Instant)>,
@@ -52,17 +50,14 @@ pub(in crate::source) struct TrackedFile {
     /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
     /// comparison has read these bytes since the newest listing of the folder.
     pub(super) start: Option<Vec<u8>>,
-    /// `true` if the newest scan found no file with this identity and content, neither among the open files nor in the
-    /// folder.
+    /// The newest scan found no file with this identity and content, neither among the open files nor in the folder.
     pub(super) is_missing: bool,
     /// `true` if an earlier listing of the present scan already showed that the file is missing.
     pub(super) was_missing: bool,
     /// `true` if a program truncated the file in place before the source had read anything of it. The unread bytes are
     /// then in a copy of the file, or lost.
     pub(super) is_cut: bool,
-    /// `true` if an earlier path in the settings named the file, and the present path does not name it.
     pub(super) has_old_path: bool,
-    /// `true` if the newest listing of the folder had this file.
     pub(super) is_listed: bool,
     /// `true` if the file was gone (see [`is_gone`](Self::is_gone)) at the end of the newest complete scan.
     pub(super) was_gone: bool,
@@ -120,8 +115,7 @@ impl TrackedFile {
         Ok(opened)
     }
 
-    /// Replaces the file by another file, such as a copy, that begins with the bytes that were read. The position stays
-    /// the same.
+    /// The other file, such as a copy, begins with the bytes that were read. The position stays the same.
     pub(super) fn continue_in(
         &mut self,
         path: &Path,
@@ -216,7 +210,6 @@ impl TrackedFile {
             && (self.is_cut_to(length) || !self.progress.first_bytes.matches(file)?))
     }
 
-    /// Returns whether the file had unread bytes, and no byte of the file counts as read.
     fn may_be_cut(&self) -> bool {
         !self.progress.is_begun() && self.read_to < self.progress.length
     }
@@ -264,19 +257,17 @@ impl TrackedFile {
         Ok(!self.progress.print.matches(file)? || self.is_cut_in(file)?)
     }
 
-    /// Returns whether the newest scan found the file. A file that a program truncated before the source read anything
-    /// of it counts as found.
+    /// A file that a program truncated before the source read anything of it counts as found.
     pub(super) fn is_present(&self) -> bool {
         !self.is_missing || self.is_cut
     }
 
-    /// Returns whether the source has not yet read a non-blank line of the file. The source may have read blanks: many
-    /// files begin with the same blanks after a truncation, so blanks do not identify a file.
+    /// The source may have read blanks, which do not identify a file: many files begin with the same blanks after a
+    /// truncation.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
         self.progress.position().line == 0 || self.progress.has_only_blanks
     }
 
-    /// Returns whether the source reads the file and has read no line of it.
     pub(super) fn is_unbegun(&self) -> bool {
         self.is_read() && self.has_no_read_line()
     }
@@ -299,8 +290,8 @@ impl TrackedFile {
         self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
     }
 
-    /// Returns the fingerprint of the bytes that were read. If nothing was read, returns the fingerprint of the first
-    /// bytes. Returns `None` if the set knows no byte of the file.
+    /// If nothing was read, returns the fingerprint of the first bytes. Returns `None` if the set knows no byte of the
+    /// file.
     pub(super) fn beginning(&self) -> Option<&ReadFingerprint> {
         let FileProgress { print, first_bytes, .. } = &self.progress;
         [print, first_bytes].into_iter().find(|known| known.end() > 0)

@@ -14,10 +14,8 @@ use tracing::{Event, Metadata, Subscriber};
 use super::super::QueueNotifiers;
 use super::*;
 
-/// The time limit of a wait for a log line.
 const LINE_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// The log lines that a test has written on its thread.
 #[derive(Clone, Default)]
 struct LogCapture(Arc<Mutex<Vec<String>>>);
 
@@ -34,7 +32,6 @@ impl LogCapture {
         lines.iter().filter(|line| line.contains(words)).count()
     }
 
-    /// Waits until a line contains `words`.
     async fn until(&self, words: &str) {
         let logged = async {
             while self.lines(words) == 0 {

@@ -17,7 +17,6 @@ const USER_TICKS_FIELD: usize = 11;
 const SYSTEM_TICKS_FIELD: usize = 12;
 const START_TICKS_FIELD: usize = 19;
 
-/// The values of the process for one response.
 #[derive(Debug)]
 pub(super) struct ProcessMetrics {
     cpu_seconds: Option<f64>,
@@ -55,7 +54,6 @@ fn value(path: &str, prefix: &str) -> Option<u64> {
     number(text.lines().find_map(|line| line.strip_prefix(prefix))?, 0)
 }
 
-/// Returns the word with this index as a number.
 fn number<T: std::str::FromStr>(words: &str, index: usize) -> Option<T> {
     words.split_whitespace().nth(index)?.parse().ok()
 }

@@ -33,7 +33,6 @@ impl Collector for MetricsSnapshot {
     }
 }
 
-/// The encoder of one response, and the metrics that the response contains.
 struct MetricsEncoder<'e, 's> {
     encoder: DescriptorEncoder<'e>,
     snapshot: &'s MetricsSnapshot,
@@ -287,8 +286,7 @@ impl MetricsEncoder<'_, '_> {
         self.samples(name, help, MetricType::Counter, samples)
     }
 
-    /// Writes one metric with the gauges of all partitions. `of` returns the gauges of a partition; this function adds
-    /// the labels `stream` and `partition`.
+    /// `of` returns the gauges of a partition; this function adds the labels `stream` and `partition`.
     fn gauges(
         &mut self,
         name: &str,

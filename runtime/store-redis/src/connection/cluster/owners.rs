@@ -10,7 +10,6 @@ use super::super::connect::NodeAddress;
 /// The number of slots of a Cluster (Redis Cluster specification).
 pub(super) const SLOT_COUNT: usize = 16_384;
 
-/// The masters of the slots, and the addresses of the masters and their replicas.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct SlotOwners {
     /// The ranges of slots. A key of the map is the first slot of a range. The value consists of the last slot and the
@@ -21,8 +20,8 @@ pub(super) struct SlotOwners {
 }
 
 impl SlotOwners {
-    /// Decodes the answer of a node to `CLUSTER SLOTS`. Ignores the parts that it cannot decode. If the answer omits
-    /// the host of a node, uses `host`, the host of the queried node.
+    /// Decodes the answer to `CLUSTER SLOTS`, and ignores the parts that it cannot decode. If the answer omits the host
+    /// of a node, uses `host`, the host of the queried node.
     pub(super) fn parse(answer: Value, host: &str) -> Self {
         let mut owners = Self::default();
         for range in array(answer, "CLUSTER SLOTS").unwrap_or_default() {
@@ -46,12 +45,10 @@ impl SlotOwners {
         Some(())
     }
 
-    /// Returns the number of slots that have a master.
     pub(super) fn count(&self) -> usize {
         self.ranges.iter().map(|(first, (last, _))| last + 1 - first).sum()
     }
 
-    /// Returns the master of a slot.
     pub(super) fn of(&self, slot: usize) -> Option<&NodeAddress> {
         let (_, (last, node)) = self.ranges.range(..=slot).next_back()?;
         (slot <= *last).then_some(node)
@@ -63,7 +60,6 @@ impl SlotOwners {
     }
 }
 
-/// Decodes the id and the address of a node.
 fn parse_node(node: Value, host: &str) -> Option<(String, NodeAddress)> {
     let mut node = array(node, "CLUSTER SLOTS").ok()?.into_iter();
     let [name, port, id] = [node.next()?, node.next()?, node.next()?];
@@ -74,8 +70,8 @@ fn parse_node(node: Value, host: &str) -> Option<(String, NodeAddress)> {
     (name != "?").then_some((text(id)?, NodeAddress { host: name, port }))
 }
 
-/// Decodes the detail of the error `MOVED` or `ASK`: a slot and the address of a node. If the address has no host, uses
-/// `host`, the host of the node that reported the error.
+/// A slot and the address of a node. If the address has no host, uses `host`, the host of the node that reported the
+/// error.
 pub(super) fn parse_redirection(detail: &str, host: &str) -> Option<NodeAddress> {
     let (name, port) = detail.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
     let name = if name.is_empty() { host } else { name };

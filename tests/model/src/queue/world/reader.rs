@@ -67,7 +67,6 @@ impl QueueWorld {
         }
     }
 
-    /// Reads the queue again from its beginning, because the store has refused a position.
     fn restart_reading(&mut self) {
         self.counts.refused += 1;
         if self.is(QueueFault::ForgetsDeliveries) {
@@ -93,8 +92,7 @@ impl QueueWorld {
         self.state.settled.push_back((position, id));
     }
 
-    /// Publishes an entry of the inbox to the exchange. Records a broken rule if an earlier entry of the queue is not
-    /// published yet.
+    /// Records a broken rule if an earlier entry of the queue is not published yet.
     fn publish(&mut self, id: u64) {
         self.counts.published += 1;
         let State { store, effects, .. } = &self.state;

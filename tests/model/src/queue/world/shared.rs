@@ -7,7 +7,6 @@ use super::super::outcome::QueueViolation;
 use super::super::store::Writer;
 use super::{QueueWorld, State};
 
-/// A call over two shards that is in progress.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct SharedCall {
     /// The entry that the call put into the queue. `None` if the call has not put the entry yet, or has found that the
@@ -25,24 +24,20 @@ pub(super) struct SharedCall {
 /// States whether a shard went back during a call, and whether the process has noticed the rollback.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 enum CallRollback {
-    /// No shard went back.
     #[default]
     None,
     /// A shard went back. Since then, the process has sent nothing to the shard, and the connection has not broken.
     Unnoticed,
-    /// The process has noticed that a shard went back, so the call must check its parts.
     Noticed,
 }
 
 impl SharedCall {
-    /// Records that a shard went back.
     pub(super) fn record_rollback(&mut self) {
         if self.rollback == CallRollback::None {
             self.rollback = CallRollback::Unnoticed;
         }
     }
 
-    /// Returns the entry that the call put into the queue, if the call has written both parts.
     fn complete_run(&self) -> Option<QueueRun> {
         self.run.filter(|_| self.has_other)
     }

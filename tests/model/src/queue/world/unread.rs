@@ -9,7 +9,6 @@ use super::super::QueueFault;
 use super::super::store::{Store, Writer};
 use super::{QueueWorld, State};
 
-/// The process without a reader.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
 pub(super) struct UnreadProcess {
     /// The answered calls that the process still has to check.
@@ -18,7 +17,6 @@ pub(super) struct UnreadProcess {
     last_call: u64,
     /// The number of a refused call. The next call gets this number.
     unused: Option<u64>,
-    /// The call whose answer was lost.
     unanswered: Option<UnansweredCall>,
     /// The record that the store has returned, but that the process has not compared with its calls yet.
     reply: Option<Reply>,
@@ -26,7 +24,6 @@ pub(super) struct UnreadProcess {
     events: BTreeSet<Vec<u64>>,
     /// The entries of this process that a reader has removed from the queue.
     removed: BTreeSet<u64>,
-    /// Number of events that the process counted as lost.
     pub(super) counted: u64,
 }
 
@@ -42,27 +39,23 @@ struct UnansweredCall {
 struct Reply {
     /// The calls that the process still had to check when it sent the request.
     requested: BTreeSet<u64>,
-    /// The calls that the record contains.
     stored: BTreeSet<u64>,
     /// The number of the first entry in the queue.
     first: u64,
 }
 
 impl UnreadProcess {
-    /// Returns the number of the next call, and counts the number as used.
     pub(super) fn take_number(&mut self) -> u64 {
         let number = self.unused.take().unwrap_or(self.last_call + 1);
         self.last_call = self.last_call.max(number);
         number
     }
 
-    /// Records that a call is answered.
     pub(super) fn accept(&mut self, run: QueueRun, events: impl Iterator<Item = Vec<u64>>) {
         self.runs.add(run, 0);
         self.events.extend(events);
     }
 
-    /// Records that the reader has removed these entries.
     pub(super) fn record_removal(&mut self, removed_ids: &BTreeSet<u64>) {
         let Self { events, unanswered, removed, .. } = self;
         let repeatable = unanswered.iter().flat_map(|call| &call.ids);
@@ -80,14 +73,12 @@ impl UnreadProcess {
         (lost.len() as u64, unread as u64)
     }
 
-    /// Returns whether the process has repeated a call after its answer was lost.
     pub(super) fn has_repeated_call(&self) -> bool {
         self.events.iter().any(|ids| ids.len() > 1)
     }
 }
 
 impl QueueWorld {
-    /// Puts one entry. The answer is lost.
     pub(super) fn put_unanswered(&mut self) {
         if self.state.unread.unanswered.is_none() {
             let (QueueRun { call, .. }, ids) = self.write(1, Writer::Other);
@@ -95,8 +86,8 @@ impl QueueWorld {
         }
     }
 
-    /// Repeats the call whose answer was lost, under its old number. In this queue, events have no sequences. Therefore
-    /// the store does not recognise the repeated event, and puts a second entry of this event into the queue.
+    /// In this queue, events have no sequences. Therefore the store does not recognise the repeated event, and writes a
+    /// second entry of it.
     pub(super) fn repeat_put(&mut self) {
         let Some(mut call) = self.state.unread.unanswered.take() else { return };
         let (run, ids) = self.write_call(1, Writer::Other, call.number);
@@ -140,7 +131,6 @@ impl QueueWorld {
         }
     }
 
-    /// Compares the calls with the requested record, and counts the lost events.
     pub(super) fn compare_record(&mut self) {
         let compares_new_calls = self.is(QueueFault::ComparesNewCalls);
         let forgets_waiting_calls = self.is(QueueFault::ForgetsWaitingCalls);

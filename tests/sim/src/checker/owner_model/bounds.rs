@@ -11,7 +11,6 @@ use crate::store::Store;
 const MEMORY_SLACK_BYTES: usize = 64 << 10;
 
 impl Checker {
-    /// Checks the limits of an owner that has no further effects to request at this time.
     pub(crate) fn drained(
         &mut self,
         owner: u64,

@@ -20,20 +20,19 @@ impl OwnerModel {
         1 + loads + letters
     }
 
-    /// Records a durable dead letter of an event that waits for earlier events.
+    /// The event of the durable letter waits for earlier events.
     pub(in super::super) fn early_letter_added(&mut self, id: &LetterId) {
         *self.early_letters.entry((id.key.clone(), id.sequence)).or_default() += 1;
     }
 }
 
 impl Checker {
-    /// Records that the answer to a replay request covers only the sequences below `until`.
+    /// The answer covers only the sequences below `until`.
     pub(crate) fn replay_cut_short(&mut self, owner: u64, key: &Key, until: u64) {
         self.attempts.shorten_round(owner, key, until);
     }
 
-    /// Records that the source did not search for the missing events from `first` on. A round without a search does not
-    /// count.
+    /// The source did not search from `first` on. A round without a search does not count.
     pub(crate) fn replay_not_searched(&mut self, owner: u64, key: &Key, first: u64) {
         self.attempts.shorten_round(owner, key, first);
         for ((other, at, _), requests) in &mut self.owner_model(owner).requests {
@@ -43,7 +42,7 @@ impl Checker {
         }
     }
 
-    /// Records a request to a replay source. A round begins with a request to the store, which is the first source.
+    /// A round begins with a request to the store, which is the first source.
     pub(super) fn requested(
         &mut self,
         owner: u64,

@@ -7,7 +7,6 @@ use super::RunningTurn;
 use crate::handler;
 
 impl Checker {
-    /// Checks a turn that an owner requests.
     pub(super) fn runs(&mut self, owner: u64, turn: &Turn) {
         let settings = self.plan.settings.clone();
         let Some(&(first, _)) = turn.events.first() else {

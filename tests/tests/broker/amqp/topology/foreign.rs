@@ -145,7 +145,6 @@ fn all_missing_exchanges_are_named_without_a_declaration() -> Result<()> {
     foreign.end()
 }
 
-/// With `declare = false`, the host uses a classic queue in the form in which another program has declared it.
 #[test]
 fn classic_queue_without_declarations_is_used() -> Result<()> {
     let rig = Rig::with(ADMIN, "", "declare = false")?;

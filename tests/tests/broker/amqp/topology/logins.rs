@@ -13,10 +13,8 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use super::super::support::{ADMIN, FIFO, Halves, rig_of_user};
 use super::changes;
 
-/// The reason why the broker refuses the connections of a user.
 #[derive(Debug, Clone, Copy)]
 enum Refusal {
-    /// The password of the user has changed.
     Password,
     /// The user has no rights to the virtual host.
     Rights,
@@ -33,7 +31,6 @@ impl Refusal {
         }
     }
 
-    /// Returns the broker's own word for the refusal.
     fn word(self) -> &'static str {
         match self {
             Self::Password => "ACCESS_REFUSED",

@@ -13,13 +13,11 @@ use serde_json::json;
 
 use super::super::support::{ADMIN, FIFO};
 
-/// A part of the warning about a message with a priority.
 const HAS_PRIORITY: &str = "message with a priority";
 
-/// RabbitMQ 4 delivers messages with a higher priority first. So a `fifo` stream may execute a message with a priority
-/// before messages that were published earlier. The host must report such a message, also if the message waited in the
-/// queue when the host started. The priority 0 is the default, so the host must not report it. A `sequenced` stream
-/// restores the order, so the host must not report its messages.
+/// RabbitMQ 4 delivers messages with a higher priority first, so a `fifo` stream may execute them before earlier
+/// messages. The host must report such a message, also if it waited in the queue when the host started, but not the
+/// default priority 0. A `sequenced` stream restores the order, so the host must not report its messages.
 #[test]
 fn priorities_in_a_fifo_stream_are_reported() -> Result<()> {
     for (ordering, priority, is_backlog, is_reported) in [

@@ -9,7 +9,6 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service, wait_until};
 use super::super::support::{ADMIN, Halves, rig_of_user};
 use super::changes;
 
-/// Returns how many errors about a difference of the topology the log of the host has.
 fn reported_differences(service: &Service) -> u64 {
     service.stderr().matches("topology not as configured").count() as u64
 }

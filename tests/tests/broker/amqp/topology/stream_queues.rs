@@ -11,7 +11,6 @@ use ordain_tests::service::{RUN_WITH_SHORT_WAITS, Service};
 use super::super::support::{ADMIN, FIFO, declare_exchange_and_queue, declare_queue, log_in};
 use super::until_not_ready;
 
-/// A part of the error about a queue of type stream.
 const STREAM_REFUSED: &str = "is of type stream, which keeps acknowledged messages";
 
 /// Declares a queue of type stream. `max_age` is the value of the argument `x-max-age`, which only this type can have.

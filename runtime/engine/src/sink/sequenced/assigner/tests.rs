@@ -81,7 +81,6 @@ impl Rig {
         self.redis.go_back(&self.snapshot).expect("an earlier time");
     }
 
-    /// Assigns a number to one message of each commit in `commits`.
     async fn assign(&mut self, commits: &[u64]) -> MessageNumbers {
         let messages = commits.iter().map(|commit| {
             let message = Message::new(&MessageParts { sink: "out", ..MessageParts::default() });
@@ -100,7 +99,6 @@ impl Rig {
         numbers.expect("an answer").expect("numbers").remove(0)
     }
 
-    /// Returns the numbers of the messages that the store retains.
     async fn retained(&self) -> Vec<u64> {
         let to = &self.assigner.policy.destination;
         let store = &self.assigner.store;

@@ -79,7 +79,6 @@ fn known_compressed_files_are_recognised_after_a_restart() {
     assert_eq!(fixture.unreported(), [""; 0]);
 }
 
-/// A program has not finished the compressed file while the folder still has the uncompressed file.
 #[test]
 fn unfinished_compressed_file_is_no_loss() {
     let mut fixture = Fixture::with_read_older_file("one\n", "second\n");
@@ -92,7 +91,6 @@ fn unfinished_compressed_file_is_no_loss() {
     assert!(!fixture.has_loss());
 }
 
-/// A program has not finished the compressed file of the live file.
 #[test]
 fn unfinished_compressed_live_file_is_no_loss() {
     let mut fixture = Fixture::with_read_file("one\n");

@@ -15,7 +15,6 @@ use tempfile::TempDir;
 use super::super::identity::fingerprint;
 use super::super::{FileSet, ScanResult, TrackedFile};
 
-/// A folder with event files, and the set of these files.
 pub(super) struct Fixture {
     folder: TempDir,
     pub(super) pattern: FilePattern,
@@ -30,7 +29,6 @@ impl Fixture {
         Self { folder, pattern, set }
     }
 
-    /// Returns a fixture whose source has read the only file `f` with this content.
     pub(super) fn with_read_file(content: &str) -> Self {
         let mut fixture = Self::new("f");
         fixture.append("f", content);
@@ -38,8 +36,7 @@ impl Fixture {
         fixture
     }
 
-    /// Returns a fixture with an older file `f.1`, which the source has read, and a file `f`, of which the source has
-    /// read nothing.
+    /// The source has read the older file `f.1`, and nothing of the file `f`.
     pub(super) fn with_read_older_file(older: &str, live: &str) -> Self {
         let mut fixture = Self::new("f");
         fixture.append("f.1", older);
@@ -48,14 +45,13 @@ impl Fixture {
         fixture
     }
 
-    /// Scans the folder, records that the source has read the first file with this content, and scans again.
+    /// Scans the folder before and after the first file is read.
     fn read_first(&mut self, content: &str) {
         self.scan();
         self.read(0, content.len() as u64, content.lines().count() as u64);
         self.scan();
     }
 
-    /// Compares the set with the folder.
     pub(super) fn scan(&mut self) -> ScanResult {
         self.set.scan().unwrap()
     }
@@ -77,7 +73,7 @@ impl Fixture {
         fs::rename(self.path(from), self.path(to)).unwrap();
     }
 
-    /// Copies a file, and keeps the inode of an existing file `to`.
+    /// Keeps the inode of an existing file `to`.
     pub(super) fn copy(&self, from: &str, to: &str) {
         fs::copy(self.path(from), self.path(to)).unwrap();
     }
@@ -86,7 +82,6 @@ impl Fixture {
         File::options().write(true).open(self.path(name)).unwrap().set_len(0).unwrap();
     }
 
-    /// Records that the source has read the first bytes of a file, up to a position.
     pub(super) fn read(&mut self, index: usize, offset: u64, line: u64) {
         let tracked = &mut self.set.files[index];
         let print = fingerprint(&File::open(&tracked.progress.path).unwrap(), offset).unwrap();
@@ -94,7 +89,6 @@ impl Fixture {
         tracked.read_to = offset;
     }
 
-    /// Returns the file names and the positions of the tracked files, without the lost files.
     pub(super) fn files(&self) -> Vec<(String, u64)> {
         let present = self.set.files.iter().filter(|tracked| !tracked.progress.is_lost);
         let name = |tracked: &TrackedFile| {
@@ -116,7 +110,6 @@ impl Fixture {
         self.age(name, age_secs);
     }
 
-    /// Writes a gzip file with this content.
     pub(super) fn gzip(&self, name: &str, content: &str) {
         let file = File::create(self.path(name)).unwrap();
         let mut encoder = GzEncoder::new(file, Compression::default());
@@ -135,7 +128,6 @@ impl Fixture {
         }
     }
 
-    /// Gives a file a modification time in the past.
     pub(super) fn age(&self, name: &str, age_secs: u64) {
         let modified = SystemTime::now() - Duration::from_secs(age_secs);
         let file = File::options().write(true).open(self.path(name)).unwrap();
@@ -157,21 +149,18 @@ impl Fixture {
         }
     }
 
-    /// Starts again with the checkpoint of the present state.
     pub(super) fn restart(&mut self) {
         let checkpoint = Checkpoint::new(self.set.progress(), Vec::new())
             .with_compressed(self.set.known_compressed());
         self.resume(&checkpoint);
     }
 
-    /// Starts again with a checkpoint in its stored form.
     pub(super) fn resume(&mut self, checkpoint: &Checkpoint) {
         let checkpoint = Checkpoint::decode(&checkpoint.encode()).unwrap();
         let pattern = self.pattern.clone();
         self.set = FileSet::resume(pattern, "s", OrderingMode::Fifo, &checkpoint);
     }
 
-    /// Returns the index of the tracked file with this name.
     pub(super) fn index(&self, name: &str) -> usize {
         let mut files = self.set.files.iter();
         files.position(|tracked| tracked.name.ends_with(name)).unwrap()
@@ -184,7 +173,6 @@ impl Fixture {
         tracked.and_then(|tracked| tracked.loss.as_deref()).unwrap_or_default()
     }
 
-    /// Returns the names of the compressed files with lines that were never read.
     pub(super) fn unreported(&self) -> Vec<String> {
         let paths = self.set.compressed.unreported.iter().map(|file| &file.progress.path);
         let name =

@@ -113,7 +113,6 @@ fn new_file_with_the_content_of_a_compressed_file_is_read() {
     assert_eq!(fixture.files(), [("f".to_owned(), 0)]);
 }
 
-/// A new older file has the name of a longer compressed file, but other content.
 #[test]
 fn new_file_beside_a_longer_compressed_file_is_read() {
     let Some(mut fixture) = with_compressed_file(&"a line\n".repeat(2_000)) else { return };
