@@ -1,0 +1,3 @@
+module ordain
+
+go 1.24
