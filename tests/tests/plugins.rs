@@ -9,4 +9,5 @@ mod plugins {
     mod pool;
     mod run_versions;
     mod sandbox;
+    mod wrap;
 }

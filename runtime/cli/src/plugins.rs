@@ -1,4 +1,6 @@
-//! `ordain plugins`: lists and checks handlers.
+//! `ordain plugins`: lists and checks handlers, and makes components.
+
+mod wrap;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +29,11 @@ pub(crate) enum PluginsCommand {
     /// Compiles and starts each handler under the limits of the configuration. Exits with 78 if a file cannot
     /// be used.
     Check(PluginsCheckArgs),
+    /// Make a handler's component of a core module, as the compilers of Go, C and Zig create it.
+    ///
+    /// The component has the interfaces of this release. The module's functions of WASI preview 1 become functions of
+    /// WASI 0.2. Exits with 78 if the module cannot become a handler.
+    Wrap(wrap::PluginsWrapArgs),
 }
 
 #[derive(Debug, Args)]
@@ -57,6 +64,7 @@ impl PluginsCommand {
         match self {
             Self::List(args) => args.run(),
             Self::Check(args) => args.run(),
+            Self::Wrap(args) => args.run(),
         }
     }
 }
@@ -67,7 +75,10 @@ impl PluginsCheckArgs {
         let (loaded, folder) = match self.config.as_deref().or(default) {
             Some(file) => {
                 let loaded = LoadedConfig::load(file)?;
-                let folder = scan_folder(&loaded)?;
+                // A new project has no folder of handlers before its first build.
+                let has_folder = loaded.config.plugins.dir.symlink_metadata().is_ok();
+                let folder =
+                    if has_folder { scan_folder(&loaded)? } else { PluginFolder::default() };
                 (loaded, folder)
             }
             // Without a configuration, there is no folder of handlers with which the files could conflict.

@@ -46,10 +46,14 @@ impl CacheDir {
             Ok(dir) => return Some(Self::Permanent(dir)),
             Err(error) => error,
         };
-        tracing::warn!(
-            "cache of compiled handlers {} unusable: {error}; each start compiles the handlers",
-            dir.display()
-        );
+        // A check of a file needs no folder of handlers.
+        let has_parent = dir.parent().is_some_and(|parent| parent.symlink_metadata().is_ok());
+        if has_parent {
+            tracing::warn!(
+                "cache of compiled handlers {} unusable: {error}; each start compiles the handlers",
+                dir.display()
+            );
+        }
         TempDir::with_prefix("ordain-").map(Self::Temporary).ok()
     }
 

@@ -234,8 +234,9 @@ impl Catalog {
             Some(other) => Err(FileFault {
                 reason: format!(
                     "has other content than the version {} that runs (SHA-256 {:.12}…): give the file a higher \
-                     version",
-                    other.build.version, other.build.digest
+                     version. Some compilers create another content at each build of the same source: during \
+                     development, use a file name without a version ({}.wasm), whose contents are different versions",
+                    other.build.version, other.build.digest, file.name
                 ),
                 is_temporary: false,
             }),

@@ -4,7 +4,7 @@
 mod ticker;
 
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use wasmtime::component::Linker;
@@ -12,6 +12,7 @@ use wasmtime::{Cache, Config, Enabled, InstanceAllocationStrategy, PoolingAlloca
 
 use super::cache::{CacheDir, open_cache};
 use super::guest::{self, GuestState};
+use super::observer::ExecutionObserver;
 use super::settings::HandlerSettings;
 use ticker::Ticker;
 pub(super) use ticker::TickerGuard;
@@ -82,6 +83,7 @@ pub struct HandlerEngine {
     ticker: Ticker,
     /// The folder of compiled handlers.
     cache: Option<CacheDir>,
+    observer: OnceLock<Arc<dyn ExecutionObserver>>,
 }
 
 /// An error that prevents the engine from starting.
@@ -101,12 +103,23 @@ impl HandlerEngine {
         guest::link(&mut linker).map_err(|error| EngineError(format!("{error:#}")))?;
         let ticker = Ticker::start(wasm.clone())
             .map_err(|error| EngineError(format!("its clock thread cannot start: {error}")))?;
-        Ok(Arc::new(Self { wasm, linker, settings, ticker, cache }))
+        Ok(Arc::new(Self { wasm, linker, settings, ticker, cache, observer: OnceLock::new() }))
     }
 
     /// Returns the settings of the engine.
     pub fn settings(&self) -> &HandlerSettings {
         &self.settings
+    }
+
+    /// Sets the receiver of all executions and log lines. Ignores the call if the engine already has a receiver.
+    pub fn observe(&self, observer: Arc<dyn ExecutionObserver>) {
+        // The first receiver stays.
+        let _ = self.observer.set(observer);
+    }
+
+    /// Returns the receiver of all executions and log lines; `None` if the engine has no receiver.
+    pub fn observer(&self) -> Option<&Arc<dyn ExecutionObserver>> {
+        self.observer.get()
     }
 
     /// Returns the folder of compiled handlers; `None` if there is no such folder.

@@ -2,6 +2,8 @@
 //! names the setting whose limit the handler exceeded, or the handler's functions in which a trap occurred. A trap is
 //! an error by which WebAssembly ends a call, such as a division by zero.
 
+mod language_error;
+
 use std::fmt::Write as _;
 use std::io;
 use std::time::Duration;
@@ -11,7 +13,9 @@ use rustix::io::Errno;
 use wasmtime::{PoolConcurrencyLimitError, Trap, WasmBacktrace};
 use wasmtime_wasi::I32Exit;
 
+use super::excerpt::Excerpt;
 use super::settings::{DisplaySize, HandlerLimits};
+use language_error::LanguageError;
 use ordain_util::text::truncated;
 
 /// Maximum number of guest functions (functions of the handler's WebAssembly code) that the message of a trap names,
@@ -25,9 +29,6 @@ const REASON_LIMIT_BYTES: usize = 4 << 10;
 /// The text by which Wasmtime reports that a guest returned more data than the host may copy for one result (one
 /// lift). The error has no type of its own. A test checks that Wasmtime still uses this text.
 const LIFT_EXHAUSTED_TEXT: &str = "fuel allocated for hostcalls has been exhausted";
-
-/// The beginning of a Rust panic's text.
-const PANIC_PREFIX: &str = "panicked at ";
 
 /// The error of a guest (the WebAssembly code of a handler) that exceeded a limit of the host, or emitted an invalid
 /// message.
@@ -65,15 +66,31 @@ impl TimeoutExceeded {
     }
 }
 
+/// The error of a guest that ended its call by the interface [`FAULT_INTERFACE`](super::guest::FAULT_INTERFACE).
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct ReportedFault(String);
+
+impl ReportedFault {
+    pub(super) fn new(message: &str) -> Self {
+        let message = message.trim();
+        if message.is_empty() {
+            return Self("the handler reported a fault without a message".to_owned());
+        }
+        Self(Excerpt::of(message))
+    }
+}
+
 /// Builds a failure that names no limit and requests no retry delay.
 fn failure(kind: FailureKind, message: String) -> FailedAttempt {
     FailedAttempt { kind, limit: None, message, after_ms: None }
 }
 
-/// Converts the error of a call into a failure. `last_words` is the end of the event's output to standard error.
+/// Converts the error of a call into a failure. `stderr` is an excerpt of the event's output to standard
+/// error.
 pub(super) fn classify(
     error: &wasmtime::Error,
-    last_words: &str,
+    stderr: &str,
     limits: &HandlerLimits,
 ) -> FailedAttempt {
     if let Some(broken) = error.downcast_ref::<LimitExceeded>() {
@@ -84,6 +101,9 @@ pub(super) fn classify(
             limit: Some(HandlerLimit::Timeout),
             ..failure(FailureKind::Timeout, timed_out.to_string())
         };
+    }
+    if let Some(fault) = error.downcast_ref::<ReportedFault>() {
+        return failure(FailureKind::Error, fault.to_string());
     }
     if let Some(full) = error.downcast_ref::<PoolConcurrencyLimitError>() {
         // A retry can succeed: the pool of instances has room again when another instance ends.
@@ -97,11 +117,11 @@ pub(super) fn classify(
     }
     if let Some(I32Exit(code)) = error.downcast_ref::<I32Exit>() {
         let message = format!("the handler exited with code {code}");
-        return failure(FailureKind::Error, append_output(message, last_words));
+        return failure(FailureKind::Error, append_error(message, stderr));
     }
     if let Some(trap) = error.downcast_ref::<Trap>() {
-        if *trap == Trap::UnreachableCodeReached && !last_words.trim().is_empty() {
-            return failure(FailureKind::Error, uncaught_message(last_words));
+        if *trap == Trap::UnreachableCodeReached && !stderr.trim().is_empty() {
+            return failure(FailureKind::Error, LanguageError::find(stderr).uncaught());
         }
         let trap = trap.to_string();
         let what = trap.strip_prefix("wasm trap: ").unwrap_or(&trap);
@@ -128,22 +148,10 @@ pub(super) fn cut_reason(words: String) -> String {
     truncated(words, REASON_LIMIT_BYTES)
 }
 
-/// Returns the failure's message for an error that the handler's code did not catch. `last_words` is the end of the
-/// output to standard error.
-fn uncaught_message(last_words: &str) -> String {
-    let Some(at) = last_words.rfind(PANIC_PREFIX) else {
-        return format!("uncaught error: {}", last_words.trim());
-    };
-    // A Rust panic: first `panicked at PLACE:`, then the message on separate lines, and then a note on backtraces.
-    let text = &last_words[at..];
-    let text = text.split("\nnote: run with `RUST_BACKTRACE").next().unwrap_or(text);
-    text.trim().replacen(":\n", ": ", 1)
-}
-
-fn append_output(mut message: String, last_words: &str) -> String {
-    if !last_words.trim().is_empty() {
+fn append_error(mut message: String, stderr: &str) -> String {
+    if !stderr.trim().is_empty() {
         message.push_str(": ");
-        message.push_str(last_words.trim());
+        message.push_str(&LanguageError::find(stderr).text);
     }
     message
 }
@@ -168,16 +176,41 @@ fn trap_location(error: &wasmtime::Error) -> String {
 mod tests {
     use super::*;
 
+    fn classified(error: impl Into<wasmtime::Error>, stderr: &str) -> FailedAttempt {
+        classify(&error.into(), stderr, &HandlerLimits::default())
+    }
+
     #[test]
-    fn uncaught_error_keeps_its_message_and_location() {
-        let rust = "a line of its own\n\nthread '<unnamed>' (1) panicked at src/lib.rs:7:9:\n\
-                    no such order: 17\nnote: run with `RUST_BACKTRACE=1` environment variable to \
-                    display a backtrace\n";
-        assert_eq!(uncaught_message(rust), "panicked at src/lib.rs:7:9: no such order: 17");
-        let python = "Traceback (most recent call last):\nValueError: no such order\n";
-        assert_eq!(
-            uncaught_message(python),
-            "uncaught error: Traceback (most recent call last):\nValueError: no such order"
-        );
+    fn reported_fault_is_the_message() {
+        let failed = classified(ReportedFault::new("\n Error: no such order ☃\n  at f\n"), "noise");
+        assert_eq!(failed.kind, FailureKind::Error);
+        assert_eq!(failed.message, "Error: no such order ☃\n  at f");
+        let failed = classified(ReportedFault::new(" \n"), "noise");
+        assert_eq!(failed.message, "the handler reported a fault without a message");
+    }
+
+    #[test]
+    fn long_fault_keeps_its_beginning_and_its_end() {
+        let message =
+            classified(ReportedFault::new(&format!("a{}z", "☃".repeat(1 << 20))), "").message;
+        assert!(message.len() < 3 << 10, "{}", message.len());
+        assert!(message.starts_with("a☃") && message.ends_with("☃z"), "{message}");
+        assert!(message.contains(" bytes are left out "), "{message}");
+    }
+
+    #[test]
+    fn exit_is_reported_with_the_error_of_the_language() {
+        let message = |stderr| classified(I32Exit(1), stderr).message;
+        assert_eq!(message(" \n"), "the handler exited with code 1");
+        assert_eq!(message("no such order\n"), "the handler exited with code 1: no such order");
+    }
+
+    #[test]
+    fn trap_is_an_uncaught_error_only_if_the_handler_wrote_its_text() {
+        let failed = classified(Trap::UnreachableCodeReached, "no such order\n");
+        assert_eq!(failed.kind, FailureKind::Error);
+        assert_eq!(failed.message, "uncaught error: no such order");
+        let failed = classified(Trap::UnreachableCodeReached, "");
+        assert_eq!(failed.kind, FailureKind::Trap);
     }
 }

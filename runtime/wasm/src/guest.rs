@@ -17,6 +17,7 @@ use wasmtime::{Store, StoreContextMut, UpdateDeadline};
 use wasmtime_wasi::p2::bindings::{clocks, random as wasi_random};
 use wasmtime_wasi::{WasiCtx, WasiCtxView, WasiView};
 
+use super::failure::ReportedFault;
 use super::log_line::LogOrigin;
 use super::settings::HandlerLimits;
 use super::stream::StreamContext;
@@ -29,6 +30,9 @@ use time::{ClockView, EventClock};
 
 /// The interface through which a handler writes to the log.
 pub(super) const LOGGING_INTERFACE: &str = "ordain:handler/logging@0.1.0";
+
+/// The interface through which a handler ends a call because of a fault.
+pub(super) const FAULT_INTERFACE: &str = "ordain:handler/fault@0.1.0";
 
 /// Maximum number of component handles (streams, pollables) that a guest may hold at one time. Each handle costs the
 /// host a few hundred bytes, and a handler needs only a few handles.
@@ -101,10 +105,10 @@ impl GuestState {
         self.log.end_event();
     }
 
-    /// Returns the end of the text that the guest wrote to standard error during the event. After a panic, this end
-    /// contains the text of the panic.
-    pub(super) fn stderr_tail(&self) -> String {
-        self.log.stderr_tail()
+    /// Returns an excerpt of the text that the guest wrote to standard error during the event. After a panic, the
+    /// excerpt contains the text of the panic.
+    pub(super) fn stderr_excerpt(&self) -> String {
+        self.log.stderr_excerpt()
     }
 }
 
@@ -131,7 +135,12 @@ pub(super) fn link(linker: &mut Linker<GuestState>) -> wasmtime::Result<()> {
                (level, message): (wire::LogLevel, WasmStr)| {
         log_message(&store, level, &message)
     };
-    linker.instance(LOGGING_INTERFACE)?.func_wrap("log", log)
+    linker.instance(LOGGING_INTERFACE)?.func_wrap("log", log)?;
+    let fail =
+        |store: StoreContextMut<'_, GuestState>, (message,): (WasmStr,)| -> wasmtime::Result<()> {
+            Err(ReportedFault::new(&message.to_str(&store)?).into())
+        };
+    linker.instance(FAULT_INTERFACE)?.func_wrap("fail", fail)
 }
 
 fn log_message(

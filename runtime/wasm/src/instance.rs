@@ -125,7 +125,7 @@ fn call_failure(
 ) -> FailedAttempt {
     let guest = store.data();
     guest.end_event();
-    classify(error, &guest.stderr_tail(), limits)
+    classify(error, &guest.stderr_excerpt(), limits)
 }
 
 /// Returns the time at which the guest's wall clock starts for an event, in µs since the Unix epoch. This is the time

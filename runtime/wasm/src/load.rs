@@ -2,22 +2,27 @@
 //! right interface, and imports only functions that the host provides. One WebAssembly instance of the handler has been
 //! started as a trial.
 
+mod imports;
+
 use std::fs::File;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use ordain_core::{Build, FailureKind, FileDigest};
+use rustix::io::Errno;
 use sha2::Digest as _;
+use wasmtime::component::Component;
 use wasmtime::component::types::{self, ComponentItem};
 
 use super::compile::{CompilePriority, LoadFailure, compile_component, compile_in_child};
 use super::engine::HandlerEngine;
 use super::folder::HandlerFile;
-use super::guest::LOGGING_INTERFACE;
 use super::handler::Handler;
 use super::instance::{HandlerInstance, block_on};
 use super::wire;
+use imports::check_imports;
+use ordain_util::command::PrintedCommand;
 use ordain_util::text::truncated;
 
 /// The interface through which the host calls a handler.
@@ -25,13 +30,8 @@ const HANDLER_INTERFACE: &str = "ordain:handler/handler@0.1.0";
 const HANDLE_FUNCTION: &str = "handle";
 /// The interface that migrates the state of an older version.
 const MIGRATION_INTERFACE: &str = "ordain:handler/migration@0.1.0";
-/// An interface with types only, which the host need not implement.
-const TYPES_INTERFACE: &str = "ordain:handler/types@0.1.0";
-
-/// The packages of WASI 0.2 that a handler may import.
-const WASI_PACKAGES: [&str; 6] =
-    ["wasi:cli", "wasi:clocks", "wasi:filesystem", "wasi:io", "wasi:random", "wasi:sockets"];
-const WASI_VERSION_PREFIX: &str = "0.2.";
+/// The interface of a program that runs once, in all versions.
+const COMMAND_INTERFACE_PREFIX: &str = "wasi:cli/run@";
 
 /// Maximum size of a handler's file, in bytes; the largest measured component (Python) has 19 MB.
 const FILE_LIMIT_BYTES: u64 = 256 << 20;
@@ -62,7 +62,13 @@ impl HandlerEngine {
     /// Reads, checks and compiles a handler, and starts one WebAssembly instance of the handler. The compilation of a
     /// large component takes several seconds, so the caller must use a thread that may block.
     pub fn load(&self, file: &HandlerFile) -> Result<Arc<Handler>, LoadError> {
-        with_path(file, self.build_handler(file, || read_file(&file.path)))
+        let read = || {
+            let bytes = read_file(&file.path)?;
+            check_header(&file.path, &bytes)?;
+            let component = compile_component(self.wasm(), &bytes)?;
+            Ok((bytes, component))
+        };
+        with_path(file, self.build_handler(file, read))
     }
 
     /// Loads a handler as [`Self::load`] does, but compiles in a child process. The child runs the current program with
@@ -75,7 +81,7 @@ impl HandlerEngine {
     ) -> Result<Arc<Handler>, LoadError> {
         let compiled = || {
             let bytes = read_file(&file.path)?;
-            check_header(&bytes)?;
+            check_header(&file.path, &bytes)?;
             let cache = self.cache().ok_or_else(|| {
                 LoadFailure::temporary(format!(
                     "cannot be compiled: Ordain cannot use the cache folder or the temporary folder for the compiled \
@@ -85,7 +91,9 @@ impl HandlerEngine {
                 ))
             })?;
             compile_in_child(&bytes, cache.path(), self.settings().compile, priority)?;
-            Ok(bytes)
+            let component = Component::from_binary(self.wasm(), &bytes)
+                .map_err(|error| pool_failure(&error))?;
+            Ok((bytes, component))
         };
         let made = self.build_handler(file, compiled);
         if let Some(cache) = self.cache() {
@@ -97,13 +105,11 @@ impl HandlerEngine {
     fn build_handler(
         &self,
         file: &HandlerFile,
-        bytes: impl FnOnce() -> Result<Vec<u8>, LoadFailure>,
+        compiled: impl FnOnce() -> Result<(Vec<u8>, Component), LoadFailure>,
     ) -> Result<Arc<Handler>, LoadFailure> {
-        let bytes = bytes()?;
-        check_header(&bytes)?;
-        let component = compile_component(self.wasm(), &bytes)?;
+        let (bytes, component) = compiled()?;
         let ty = component.component_type();
-        check_imports(self, &ty)?;
+        check_imports(ty.imports(self.wasm()).map(|(name, _)| name))?;
         check_exports(self, &ty)?;
         let pre = self.linker().instantiate_pre(&component).map_err(|error| {
             format!("imports something that Ordain does not provide, or that Ordain provides in another form: {error:#}")
@@ -123,6 +129,15 @@ impl HandlerEngine {
         })?;
         Ok(handler)
     }
+}
+
+/// Returns the failure to load a component that the child has compiled. The child has no pool of instances. The cause
+/// is therefore a limit of the pool, or the machine.
+fn pool_failure(error: &wasmtime::Error) -> LoadFailure {
+    if error.chain().any(|cause| cause.is::<io::Error>() || cause.is::<Errno>()) {
+        return LoadFailure::temporary(format!("cannot be loaded now: {error:#}"));
+    }
+    format!("exceeds a limit of Ordain that no setting raises: {error:#}").into()
 }
 
 /// Adds the file's path to a failure, and limits the length of its reason.
@@ -161,7 +176,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
 #[cfg(unix)]
 const NONBLOCK_FLAG: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
-fn check_header(bytes: &[u8]) -> Result<(), String> {
+fn check_header(path: &Path, bytes: &[u8]) -> Result<(), String> {
     const EXPECTED_FILE: &str = "a handler must be a WebAssembly component: make it with `cargo build --target \
                          wasm32-wasip2`";
     let what = match bytes {
@@ -169,8 +184,11 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
         _ if !bytes.starts_with(WASM_MAGIC) => "is no WebAssembly",
         _ if bytes[WASM_MAGIC.len()..].starts_with(COMPONENT_HEADER) => return Ok(()),
         _ if bytes[WASM_MAGIC.len()..].starts_with(MODULE_HEADER) => {
+            let path = path.to_string_lossy();
+            let command = PrintedCommand::new("plugins wrap").with_place("");
             return Err(format!(
-                "is a core module, not a component; {EXPECTED_FILE}, or with `wasm-tools component new`"
+                "is a core module, not a component; make a component of the module with {}",
+                command.option("output", &path).argument(&path)
             ));
         }
         _ => "is WebAssembly of an unknown version, or truncated",
@@ -178,34 +196,20 @@ fn check_header(bytes: &[u8]) -> Result<(), String> {
     Err(format!("{what}; {EXPECTED_FILE}"))
 }
 
-fn check_imports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
-    match ty.imports(engine.wasm()).find(|(name, _)| !is_provided(name)) {
-        None => Ok(()),
-        Some((name, _)) => Err(format!(
-            "imports `{name}`, which Ordain does not provide; a handler may import WASI 0.2 ({}), \
-             `{TYPES_INTERFACE}` and `{LOGGING_INTERFACE}`",
-            WASI_PACKAGES.join(", "),
-        )),
-    }
-}
-
-fn is_provided(import: &str) -> bool {
-    if import == LOGGING_INTERFACE || import == TYPES_INTERFACE {
-        return true;
-    }
-    let Some((interface, version)) = import.split_once('@') else { return false };
-    let package = interface.split('/').next().unwrap_or_default();
-    WASI_PACKAGES.contains(&package) && version.starts_with(WASI_VERSION_PREFIX)
-}
-
 fn check_exports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), String> {
     let Some(interface) = ty.get_export(engine.wasm(), HANDLER_INTERFACE) else {
         let names: Vec<_> =
             ty.exports(engine.wasm()).map(|(name, _)| format!("`{name}`")).collect();
         let has = if names.is_empty() { "nothing".to_owned() } else { names.join(", ") };
-        return Err(format!(
-            "does not export `{HANDLER_INTERFACE}`; it exports {has}; in Rust: `ordain_sdk::handler!(handle);`"
-        ));
+        let is_command =
+            ty.exports(engine.wasm()).any(|(name, _)| name.starts_with(COMMAND_INTERFACE_PREFIX));
+        let advice = if is_command {
+            "this is a program that runs once, but a handler is a library: in Rust, set `crate-type = [\"cdylib\"]`; \
+             in Go, build with `-buildmode=c-shared`"
+        } else {
+            "in Rust: `ordain_sdk::handler!(handle);`"
+        };
+        return Err(format!("does not export `{HANDLER_INTERFACE}`; it exports {has}; {advice}"));
     };
     let ComponentItem::ComponentInstance(interface) = interface.ty else {
         return Err(missing_function());

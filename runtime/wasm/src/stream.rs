@@ -48,6 +48,10 @@ impl StreamContext {
         Self { log, ..self }
     }
 
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn has_sink(&self, sink: &str) -> bool {
         self.sinks.contains_key(sink)
     }

@@ -10,6 +10,7 @@ use super::engine::HandlerEngine;
 use super::guest::{EventIdentity, TurnIdentity};
 use super::handler::ActiveVersion;
 use super::instance::HandlerInstance;
+use super::observer::{Execution, ExecutionResult};
 use super::outcome::{self, AcceptedReply};
 use super::settings::InstancePolicy;
 use super::stream::StreamContext;
@@ -57,7 +58,17 @@ pub(super) async fn run(
     }
     for (sequence, event) in &turn.events {
         let name = EventIdentity { turn: Arc::clone(&name), sequence: *sequence };
-        match execute(&setting, &mut instance, &name, event, state.as_ref()).await {
+        let reply = execute(&setting, &mut instance, &name, event, state.as_ref()).await;
+        if let Some(observer) = setting.engine.observer() {
+            observer.executed(&Execution {
+                stream: setting.stream.name(),
+                event,
+                sequence: *sequence,
+                state: state.as_ref(),
+                result: ExecutionResult::of(&reply),
+            });
+        }
+        match reply {
             Ok(AcceptedReply::Effect { state: change, messages, complete }) => {
                 apply(change, &mut state, &mut done.state);
                 bytes += messages.iter().map(Message::memory).sum::<usize>();

@@ -245,6 +245,21 @@ fn uncaught_error_is_reported_with_its_text() -> Result<()> {
 }
 
 #[test]
+fn fault_is_reported_with_its_message() -> Result<()> {
+    let workers = Workers::guest("fault")?;
+    for message in ["TypeError: no such order ☃\n    at handle (app.js:1:5)", "again"] {
+        assert_failure(&workers.failure(message), Error, &[]);
+        assert_eq!(workers.failure(message).message, message);
+    }
+    let long = format!("TypeError: {} at handle", "☃".repeat(100_000));
+    let message = workers.failure(long).message;
+    assert!(message.starts_with("TypeError: ☃") && message.ends_with("☃ at handle"), "{message}");
+    assert!(message.contains("bytes are left out") && message.len() < 3_000, "{message}");
+    assert_failure(&workers.failure([0xff]), Trap, &["utf-8"]);
+    Ok(())
+}
+
+#[test]
 fn handler_may_reject_or_retry_an_event() -> Result<()> {
     let workers = Workers::faulty()?;
     let done = workers.command(r#"{"do":"reject","reason":"not mine"}"#);

@@ -71,7 +71,7 @@ fn file_that_is_not_a_component_is_refused() -> Result<()> {
     let cases: [(&[u8], &[&str]); 6] = [
         (b"", &["is empty", "wasm32-wasip2"]),
         (b"(component)", &["is no WebAssembly", "wasm32-wasip2"]),
-        (b"\0asm\x01\0\0\0", &["core module", "not a component", "wasm-tools component new"]),
+        (b"\0asm\x01\0\0\0", &["core module", "not a component", "`ordain plugins wrap --output="]),
         (&component[..6], &["truncated"]),
         (&component[..component.len() / 2], &["damaged, truncated"]),
         (b"\0asm\x0d\0\x01\0\xff\xff\xff", &["damaged"]),

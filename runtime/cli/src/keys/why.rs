@@ -125,10 +125,18 @@ fn status_text(row: &KeyRow) -> String {
     }
 }
 
+/// Returns the reason of a failure. The lines after the first line of the reason, such as a stack, are indented.
 fn reason_text(failure: &FailureRow) -> String {
     let FailureRow { cause, error, since, .. } = failure;
     let version = failure.version.as_ref().map(|version| format!(", under {version}"));
-    format!("reason: {error} ({cause}), since {since}{}\n", version.unwrap_or_default())
+    let mut lines = error.raw().split('\n').map(escape_invisible);
+    let first = lines.next().unwrap_or_default();
+    let mut text =
+        format!("reason: {first} ({cause}), since {since}{}\n", version.unwrap_or_default());
+    for line in lines {
+        text += &format!("    {line}\n");
+    }
+    text
 }
 
 /// Returns a text that names the missing events for which the key waits: the events from `next` up to the event before
@@ -322,6 +330,21 @@ mod tests {
             ..KeyRow::default()
         };
         remedy(&row, true, false).unwrap_or_default()
+    }
+
+    #[test]
+    fn stack_of_a_reason_is_printed_in_lines() {
+        let failure = FailureRow {
+            cause: "error".into(),
+            error: "Error: no such order\n at inner (handler.ts:45)\u{1b}".into(),
+            limit: None,
+            since: "2026-01-01T00:00:00Z".into(),
+            version: None,
+        };
+        assert_eq!(
+            reason_text(&failure),
+            "reason: Error: no such order (error), since 2026-01-01T00:00:00Z\n     at inner (handler.ts:45)\\u001b\n"
+        );
     }
 
     #[test]

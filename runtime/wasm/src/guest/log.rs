@@ -1,9 +1,11 @@
 //! The output of a guest (the WebAssembly code of a handler): written to the log of the stream line by line, and
-//! limited for each event. The event takes effect even if its output exceeds the limit. This module also keeps the end
-//! of standard error, because most languages write the text of an uncaught error only to standard error.
+//! limited for each event. The event takes effect even if its output exceeds the limit. This module also keeps the
+//! beginning and the end of standard error, because most languages write the text of an uncaught error only to standard
+//! error.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::super::excerpt::Excerpt;
 use super::super::log_line::{LogLine, LogOrigin};
 use super::super::settings::DisplaySize;
 use super::super::wire::LogLevel;
@@ -12,9 +14,6 @@ use ordain_util::text::escape_invisible;
 
 /// Number of bytes that count for each line in addition to its text, so that the limit applies to empty lines too.
 const LINE_OVERHEAD_BYTES: usize = 16;
-
-/// Size, in bytes, of the end of standard error that is kept for the message of a failure.
-const STDERR_TAIL_BYTES: usize = 4 << 10;
 
 /// The output of the event that a WebAssembly instance executes now. The instance and its two output streams share this
 /// value, and all three run on one thread.
@@ -34,7 +33,8 @@ struct LogState {
     suppressed_bytes: usize,
     /// The incomplete line of standard output, and the incomplete line of standard error.
     partial_lines: [Vec<u8>; 2],
-    stderr_tail: Vec<u8>,
+    /// The output to standard error, for the message of a failure.
+    stderr: Excerpt,
 }
 
 impl EventLog {
@@ -52,7 +52,7 @@ impl EventLog {
         state.written_bytes = 0;
         state.is_full = self.limit == 0;
         state.suppressed_bytes = 0;
-        state.stderr_tail.clear();
+        state.stderr.clear();
     }
 
     /// Logs the incomplete lines. If the event's output exceeded the limit, also logs the size of the output that was
@@ -77,8 +77,9 @@ impl EventLog {
         }
     }
 
-    pub(super) fn stderr_tail(&self) -> String {
-        String::from_utf8_lossy(&self.state().stderr_tail).into_owned()
+    /// Returns an excerpt of the event's output to standard error.
+    pub(super) fn stderr_excerpt(&self) -> String {
+        self.state().stderr.text()
     }
 
     /// Writes a message from the logging interface. The message may have several lines.
@@ -106,7 +107,7 @@ impl EventLog {
     pub(super) fn write(&self, origin: LogOrigin, bytes: &[u8]) {
         let mut state = self.state();
         if origin == LogOrigin::Stderr {
-            state.keep_tail(bytes);
+            state.stderr.push(bytes);
         }
         if !state.accepts(default_level(origin)) {
             return;
@@ -168,13 +169,6 @@ impl LogState {
             self.written_bytes += LINE_OVERHEAD_BYTES;
             self.is_full = self.written_bytes > limit;
         }
-    }
-
-    fn keep_tail(&mut self, bytes: &[u8]) {
-        let bytes = &bytes[bytes.len().saturating_sub(STDERR_TAIL_BYTES)..];
-        let surplus = (self.stderr_tail.len() + bytes.len()).saturating_sub(STDERR_TAIL_BYTES);
-        self.stderr_tail.drain(..surplus);
-        self.stderr_tail.extend_from_slice(bytes);
     }
 }
 

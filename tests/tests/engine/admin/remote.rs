@@ -307,7 +307,8 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
         (&["keys", "list", "cases", "--json"], 1),
         (&["keys", "show", "cases", "k"], 13),
         (&["keys", "show", "cases", "k", "--json"], 1),
-        (&["keys", "why", "cases", "k"], 4),
+        // The second line of the reason is indented, so it cannot look like another part of the report.
+        (&["keys", "why", "cases", "k"], 5),
         (&["dead", "list", "cases"], 2),
         (&["dead", "list", "cases", "--json"], 1),
         (&["dead", "show", "cases", "1-1"], 8),
@@ -322,6 +323,7 @@ fn control_characters_of_another_server_are_escaped() -> Result<()> {
             shown.contains("\\u001b]0;x") && shown.lines().count() == lines,
             "{command:?}: {shown}"
         );
+        ensure!(!shown.lines().any(|line| line == "next"), "{command:?}: {shown}");
     }
     Ok(())
 }
