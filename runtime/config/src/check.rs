@@ -33,6 +33,7 @@ pub(super) fn check(config: &Config, lines: &SettingLines) -> Vec<ConfigProblem>
     }
     checks.shared_queues();
     checks.files();
+    checks.dev();
     checks.problems
 }
 
@@ -51,6 +52,15 @@ impl ConfigChecker<'_> {
             message: message.into(),
             is_temporary: false,
         });
+    }
+
+    fn dev(&mut self) {
+        if self.config.dev.is_some()
+            && !self.config.streams.is_empty()
+            && let Err(message) = self.config.dev_stream()
+        {
+            self.report("dev.stream", message);
+        }
     }
 
     fn process(&mut self) {

@@ -13,6 +13,7 @@
 
 mod broker_url;
 mod check;
+mod dev;
 mod event_types;
 mod exchange_readers;
 mod explain;
@@ -47,6 +48,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 pub use broker_url::{BrokerAddress, BrokerUrl};
+pub use dev::{BuildCommand, DevConfig};
 pub use explain::explain;
 pub use format::MessageFormat;
 pub use known::known_streams;
@@ -110,6 +112,8 @@ section! {
         streams: NamedTables<StreamConfig> = {};
         /// The sinks, by name.
         sinks: NamedTables<SinkConfig> = {};
+        /// The build, the watched files and the events of the commands `dev` and `test`.
+        dev: Option<DevConfig>;
     }
 }
 

@@ -69,6 +69,26 @@ fn missing_settings_have_their_defaults() {
 }
 
 #[test]
+fn settings_for_development_are_checked() {
+    let dev = |more: &str| format!("{ORDERS}[dev]\n{more}\n");
+    let loaded = parse(&dev("")).expect("a valid configuration");
+    assert_eq!(loaded.config.dev_stream().map(ToString::to_string), Ok("orders".to_owned()));
+    let settings = loaded.config.dev.expect("the settings");
+    assert_eq!(settings.tests.0, PathBuf::from("/etc/ordain/tests"));
+    assert_eq!(settings.watch[0].0, PathBuf::from("/etc/ordain/src"));
+    check(&dev("build = \"\""), &[(5, "dev.build", "expected a command for `sh -c`")]);
+    check(&dev("watch = \"src\""), &[(5, "dev.watch", "expected an array of paths")]);
+    check(&dev("watch = [1]"), &[(5, "dev.watch[0]", "expected a path")]);
+    check(&dev("stream = \"visits\""), &[(5, "dev.stream", "the streams are orders")]);
+    check(&dev("test = \"scripts\""), &[(5, "dev", "did you mean `tests`?")]);
+    let other = ORDERS.replace("streams.orders", "streams.visits").replace("\"-\"", "\"v.ndjson\"");
+    check(
+        &format!("{other}{}", dev("")),
+        &[(7, "dev.stream", "several streams have a source of another kind than `stream`")],
+    );
+}
+
+#[test]
 fn every_setting_is_accepted() {
     let text = include_str!("tests/full.toml");
     let loaded = parse(text).unwrap_or_else(|error| panic!("{error}"));
