@@ -24,7 +24,7 @@ fn main() -> Result<()> {
 
 /// Makes the components of one guest. A guest whose text describes a component is only translated into binary form. A
 /// guest whose text describes a core module becomes two components of the WIT world `plugin`: `NAME.wasm` with strings
-/// in UTF-8, and `NAME-utf16.wasm` with strings in UTF-16.
+/// in UTF-8, and `NAME-utf16.wasm` with strings in UTF-16. The core module itself is `NAME-core.wasm`.
 fn make(path: &Path, out: &Path, name: &str) -> Result<()> {
     let wasm = wat::parse_file(path)?;
     let file = out.join(format!("{name}.wasm"));
@@ -32,6 +32,7 @@ fn make(path: &Path, out: &Path, name: &str) -> Result<()> {
         return Ok(std::fs::write(file, wasm)?);
     }
     std::fs::write(file, component(&wasm, StringEncoding::UTF8)?)?;
+    std::fs::write(out.join(format!("{name}-core.wasm")), &wasm)?;
     let file = out.join(format!("{name}-utf16.wasm"));
     Ok(std::fs::write(file, component(&wasm, StringEncoding::UTF16)?)?)
 }

@@ -10,14 +10,14 @@ use wasm_encoder::{ComponentSection as _, CustomSection};
 
 const TARGET: &str = "wasm32-wasip2";
 
-/// Folders on which every handler depends: a change in them makes every built handler out of date.
+/// A change in these folders makes every built handler out of date.
 const SHARED_FOLDERS: [&str; 2] = ["sdk/rust", "wit"];
 
-/// The handlers in `plugins/`. One build makes all of them, because a separate build for each handler would build the
-/// shared libraries again with other features.
-const HANDLERS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
+/// The handlers in `plugins/`, and the example of the SDK for Rust. One build makes all of them, because a separate
+/// build for each handler would build the shared libraries again with other features.
+const HANDLERS: [&str; 6] = ["orders", "ledger", "tally", "faulty", "probe", "conformance"];
 
-/// Returns the component of a handler in `plugins/`. If the component is missing or older than its sources, builds it
+/// Returns the component of one of the `HANDLERS`. If the component is missing or older than its sources, builds it
 /// as `cargo xtask plugins` does.
 pub fn plugin(name: &str) -> Result<PathBuf> {
     // Only one thread at a time checks and builds. Otherwise, two threads could find the same component out of date and
@@ -26,10 +26,13 @@ pub fn plugin(name: &str) -> Result<PathBuf> {
     let _building = BUILD_LOCK.lock();
     let target = target_dir()?;
     let file = target.join(TARGET).join("plugin").join(format!("{name}.wasm"));
-    let source = root().join("plugins").join(name);
-    let mut sources = newest(&source)?;
-    for shared in SHARED_FOLDERS {
-        sources = sources.max(newest(&root().join(shared))?);
+    let mut sources = SystemTime::UNIX_EPOCH;
+    let own = Path::new("plugins").join(name);
+    for folder in SHARED_FOLDERS.map(Path::new).into_iter().chain([&*own]) {
+        // The example of the SDK for Rust has no folder in `plugins/`: it is in the folder of the SDK.
+        if root().join(folder).exists() {
+            sources = sources.max(newest(&root().join(folder))?);
+        }
     }
     let built = file.metadata().and_then(|meta| meta.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
     if built < sources {

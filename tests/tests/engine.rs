@@ -8,6 +8,7 @@ mod engine {
     mod check_connect;
     mod checkpoint_redis;
     mod dead_letter;
+    mod demo;
     mod disk;
     mod escaped_output;
     mod exactly_once;
@@ -18,6 +19,7 @@ mod engine {
     mod keys_list;
     mod keys_why;
     mod printed_commands;
+    mod project;
     mod publish_rollback;
     mod readme;
     mod reused_numbers;

@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 
+use crate::dist;
 use crate::fuzz::SHORT_RUN;
 use crate::graph::graph;
 use crate::links::links;
@@ -45,6 +46,8 @@ pub(crate) fn ci() -> Result<()> {
     let fuzzing = SideStep::start_with_low_priority("fuzz", &SHORT_RUN)?;
     test(&TestArgs::all())?;
     test_basics()?;
+    announce("the files of a release, in empty systems");
+    dist::check()?;
     fuzzing.finish()?;
     announce("this change passes");
     Ok(())

@@ -3,25 +3,25 @@
 //! `KEPT_OUT` forbids.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
-use crate::setup::cargo;
+use crate::setup::{cargo, output};
 
 /// The floors, from the lowest. A crate depends only on crates of lower floors.
-const FLOORS: [&[&str]; 10] = [
+const FLOORS: [&[&str]; 11] = [
     &["ordain-core"],
-    &["ordain-util"],
+    &["ordain-util", "ordain-wrap"],
     &["ordain-store"],
     &["ordain-store-redis", "ordain-store-embedded"],
     &["ordain-config"],
     &["ordain-cloudevents"],
     &["ordain-amqp", "ordain-wasm", "ordain-generate"],
-    &["ordain-publish"],
+    &["ordain-publish", "ordain-demo"],
     &["ordain-engine"],
     &["ordain-http"],
+    &["ordain-project"],
 ];
 
 /// The composition root, above all floors.
@@ -108,14 +108,6 @@ fn packages(package: &str) -> Result<BTreeSet<String>> {
     let output = output(tree.args(["--format", "{p}"]))?;
     let names = output.lines().filter_map(|line| line.split(' ').next());
     Ok(names.filter(|name| !name.is_empty()).map(ToOwned::to_owned).collect())
-}
-
-fn output(command: &mut Command) -> Result<String> {
-    let output = command.output()?;
-    if !output.status.success() {
-        bail!("{}", String::from_utf8_lossy(&output.stderr));
-    }
-    Ok(String::from_utf8(output.stdout)?)
 }
 
 #[test]

@@ -4,6 +4,7 @@
 mod bench;
 mod ci;
 mod demo;
+mod dist;
 mod fuzz;
 mod graph;
 mod links;
@@ -26,15 +27,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Demonstrate Ordain: events in disorder, a hard kill, and a check of the result.
+    /// Build the host and run `ordain demo`: events in disorder, hard kills, and a check of the result.
     Demo(demo::DemoArgs),
+    /// Build the files of a release: archive, Debian package, container file, bill of materials, checksums.
+    Dist(dist::DistArgs),
     /// Run all tests, or the tests with matching names.
     Test(tests::TestArgs),
     /// Run a benchmark; without a name, list the benchmarks.
     Bench(bench::BenchArgs),
     /// Fuzz every decoder, and keep the inputs that reach new code.
     Fuzz(fuzz::FuzzArgs),
-    /// Build the example handlers into `target/plugins`.
+    /// Build the example handlers into `target/plugins`, and the examples of the SDKs for other languages into
+    /// `target/plugins/languages`.
     Plugins,
     /// Print the crates of the runtime by floor (layer); fail if a crate depends on a crate that is not on a lower
     /// floor, or on a crate that it must not use.
@@ -68,12 +72,15 @@ fn main() -> ExitCode {
 fn run(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Demo(args) => demo::demo(&args),
+        Command::Dist(args) => dist::dist(&args),
         Command::Test(args) => tests::test(&args),
         Command::Bench(args) => bench::bench(&args),
         Command::Fuzz(args) => fuzz::fuzz(&args),
         Command::Plugins => {
             let folder = setup::plugins()?;
-            setup::announce(&format!("the handlers are in {}", folder.display()));
+            let examples = setup::languages(&setup::host()?)?;
+            let [folder, examples] = [folder.display(), examples.display()];
+            setup::announce(&format!("the handlers are in {folder}; all languages: {examples}"));
             Ok(())
         }
         Command::Graph => graph::graph(),

@@ -3,6 +3,7 @@
 
 mod cargo_tools;
 mod clients;
+mod languages;
 mod servers;
 
 use std::path::{Path, PathBuf};
@@ -14,12 +15,14 @@ use anyhow::{Context, Result, bail};
 
 pub(crate) use cargo_tools::{cargo_deny, cargo_fuzz};
 pub(crate) use clients::clients;
+pub(crate) use languages::languages;
 pub(crate) use servers::{lua_programs, servers};
 
 /// The compilation target of components.
 const TARGET: &str = "wasm32-wasip2";
 /// The packages of the example handlers.
-pub(crate) const PLUGINS: [&str; 5] = ["orders", "ledger", "tally", "faulty", "probe"];
+pub(crate) const PLUGINS: [&str; 6] =
+    ["orders", "ledger", "tally", "faulty", "probe", "conformance"];
 
 /// Prints the next step, with the minutes and seconds since the first step.
 pub(crate) fn announce(text: &str) {
@@ -75,6 +78,17 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
         bail!("failed ({status}): {shown}");
     }
     Ok(())
+}
+
+/// Runs a command to its end, and returns its standard output. If the command fails, the error contains the command and
+/// its standard error.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let shown = show(command);
+    let output = command.output().with_context(|| format!("cannot start: {shown}"))?;
+    if !output.status.success() {
+        bail!("failed ({}): {shown}\n{}", output.status, String::from_utf8_lossy(&output.stderr));
+    }
+    Ok(String::from_utf8(output.stdout)?)
 }
 
 /// Returns a command as a user would type it.

@@ -9,11 +9,11 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 
-use crate::setup::{announce, cargo, clients, host, plugins, run, servers, show};
+use crate::setup::{announce, cargo, clients, host, languages, plugins, run, servers, show};
 use crate::side_step::SideStep;
 use programs::{TestProgram, WORKSPACE};
 use release::ServerRelease;
-pub(crate) use release::{install_basics, test_basics};
+pub(crate) use release::{bootstrap, install_basics, is_linux_root, test_basics};
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -55,7 +55,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
     }
     servers()?;
     plugins()?;
-    host()?;
+    let host = host()?;
     if let Some(release) = args.servers {
         return release::test(release, args.filter());
     }
@@ -63,6 +63,7 @@ pub(crate) fn test(args: &TestArgs) -> Result<()> {
         return chaos(args.minutes.unwrap_or(0));
     }
     clients()?;
+    languages(&host)?;
     ensure!(args.minutes.is_none(), "--minutes applies to `cargo xtask test chaos` only");
     let programs = programs::build()?;
     // Most of the other tests wait for servers most of the time, so the simulator and the models run beside them. This

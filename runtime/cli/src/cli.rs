@@ -7,11 +7,15 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, value_parser};
 
-use crate::{check, dead, instances, keys, logs, plugins, publish, run, streams};
+use crate::{
+    check, completions, dead, demo, instances, keys, logs, new, plugins, project, publish, run,
+    streams,
+};
 
 use crate::store::{StoreAccess, open_store};
 use ordain_config::known_streams;
 use ordain_config::{ConfigError, DEFAULT_FILE, LoadedConfig};
+use ordain_demo::DemoArgs;
 use ordain_engine::run::RunError;
 use ordain_generate::{GenerateArgs, generate};
 use ordain_store::{Store, StoreError};
@@ -34,13 +38,36 @@ pub(crate) struct OrdainCli {
     /// Format of the log on standard error.
     #[arg(long, global = true, default_value = "text")]
     log_format: logs::LogFormat,
-    /// Filter of the log, for example `debug` or `ordain=debug,info`.
-    #[arg(long, global = true, env = "ORDAIN_LOG", default_value = "info")]
-    log: String,
+    /// Filter of the log, for example `debug` or `ordain=debug,info`. Default: `info`, and `error` for `dev` and
+    /// `test`.
+    #[arg(long, global = true, env = "ORDAIN_LOG")]
+    log: Option<String>,
 }
+
+/// The filter of the log, if the command line has none.
+const DEFAULT_LOG: &str = "info";
+/// The filter of the log for commands that print the log lines of handlers with the outcomes of events.
+const PROJECT_LOG: &str = "error";
 
 #[derive(Debug, Subcommand)]
 enum OrdainCommand {
+    /// Demonstrate Ordain: process disordered events, kill the process several times, and check the result.
+    ///
+    /// The demo generates events of orders in a temporary folder, runs a handler on these events as a child process, and
+    /// kills this process three times with SIGKILL. At the end, the demo compares the output with an independent
+    /// calculation. The exit code is 1 if the output is incorrect.
+    Demo(DemoArgs),
+    /// Create a project: a handler with its tests, sample events and a configuration.
+    New(new::NewArgs),
+    /// Build the handlers of a project after each change, run them over events, and print the outcome of each event.
+    ///
+    /// The events come from a file, from standard input or over HTTP. The command runs the engine of `run` with a
+    /// temporary store, and reaches no server. After each build, every key begins anew.
+    Dev(project::DevArgs),
+    /// Run the scripted tests of a project: files of events, each followed by the expected outcome.
+    ///
+    /// Exits with 1 if an outcome differs from its expectation.
+    Test(project::TestArgs),
     /// Run the streams of a configuration.
     Run(run::RunArgs),
     /// Check a configuration and its handlers without running them.
@@ -69,6 +96,8 @@ enum OrdainCommand {
     Plugins(plugins::PluginsCommand),
     /// Show the processes that share the streams, and the partitions that each process owns.
     Instances(instances::InstancesArgs),
+    /// Print the completions for a shell, or the manual page.
+    Completions(completions::CompletionsArgs),
     /// Compile a handler from standard input into a cache. Other commands start this command as a child process.
     #[command(name = COMPILE_COMMAND, hide = true)]
     Compile(CompileArgs),
@@ -189,7 +218,10 @@ impl OrdainCli {
     /// Runs the command, logs the error of a failed command, writes the rest of the log, and returns the exit code of
     /// the process.
     pub(crate) fn run(self) -> ExitCode {
-        if let Err(error) = logs::start(self.log_format, &self.log) {
+        let has_own_output = matches!(self.command, OrdainCommand::Dev(_) | OrdainCommand::Test(_));
+        let default_log = if has_own_output { PROJECT_LOG } else { DEFAULT_LOG };
+        let log = self.log.as_deref().unwrap_or(default_log);
+        if let Err(error) = logs::start(self.log_format, log) {
             print_lossy(&format!("error: {error}"));
             return ExitCode::from(2);
         }
@@ -197,6 +229,10 @@ impl OrdainCli {
         let _writer = is_run.then(|| logs::start_writer(self.log_format));
         shorten(self.wait_divisor);
         let result = match self.command {
+            OrdainCommand::Demo(args) => demo::run(args),
+            OrdainCommand::New(args) => args.run(),
+            OrdainCommand::Dev(args) => args.run(),
+            OrdainCommand::Test(args) => args.run(),
             OrdainCommand::Run(args) => args.run(self.log_format),
             OrdainCommand::Check(args) => args.run(),
             OrdainCommand::Publish(args) => args.run(),
@@ -208,6 +244,7 @@ impl OrdainCli {
             OrdainCommand::Dead(command) => command.run(),
             OrdainCommand::Plugins(command) => command.run(),
             OrdainCommand::Instances(args) => args.run(),
+            OrdainCommand::Completions(args) => args.run(),
             OrdainCommand::Compile(CompileArgs { cache, seconds, memory, polite }) => {
                 let timeout = Duration::from_secs(seconds);
                 Ok(run_compiler(&cache, CompileLimits { timeout, memory }, polite))

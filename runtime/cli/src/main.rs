@@ -10,12 +10,16 @@
 mod admin_client;
 mod check;
 mod cli;
+mod completions;
 mod dead;
+mod demo;
 mod inspect;
 mod instances;
 mod keys;
 mod logs;
+mod new;
 mod plugins;
+mod project;
 mod publish;
 mod run;
 mod runtime;

@@ -100,9 +100,9 @@ fn inline_constants(text: &str, layout: &BTreeMap<&str, usize>) -> String {
     whole
 }
 
-/// Declares the scripts, each with its files and its flags. The text of a script consists of its files, in this order.
+/// Declares the scripts, each with its flags.
 macro_rules! scripts {
-    ($($name:ident [$($file:literal)+] $flags:literal)*) => {
+    ($($name:ident $file:literal $flags:literal)*) => {
         /// All scripts.
         #[derive(Debug)]
         pub(super) struct LuaScripts {
@@ -122,7 +122,7 @@ macro_rules! scripts {
                     $($name: script(
                         stringify!($name),
                         $flags,
-                        concat!($(include_str!(concat!("scripts/", $file)), "\n"),+),
+                        include_str!(concat!("scripts/", $file)),
                     ),)*
                 }
             }
@@ -139,33 +139,33 @@ macro_rules! scripts {
 // `allow-oom` is for scripts that free memory, and for scripts that need little memory and must run before another
 // script can free memory.
 scripts! {
-    open ["rights.lua" "open.lua"] "flags=allow-oom"
-    clock ["clock.lua"] "flags=allow-oom"
-    writable ["rights.lua" "writable.lua"] ""
-    heartbeat ["heartbeat.lua"] "flags=allow-oom"
-    lease ["lease.lua"] "flags=allow-oom"
-    release ["release.lua"] "flags=allow-oom"
-    forget ["forget.lua"] "flags=allow-oom"
-    start_rollout ["start_rollout.lua"] "flags=allow-oom"
-    table ["table.lua"] "flags=no-writes"
-    claim ["claim.lua"] "flags=allow-oom"
-    commit ["commit.lua"] ""
-    outbox ["outbox.lua"] "flags=no-writes"
-    remove_published ["remove_published.lua"] "flags=allow-oom"
-    checkpoint ["checkpoint.lua"] "flags=allow-oom"
-    mark ["mark.lua"] "flags=allow-oom"
-    assign ["assign.lua"] ""
-    read_queue ["read_queue.lua"] "flags=no-writes"
-    dequeue ["dequeue.lua"] "flags=allow-oom"
-    retained ["retained.lua"] "flags=no-writes"
-    retained_sequences ["retained_sequences.lua"] "flags=no-writes"
-    load ["load.lua"] "flags=no-writes"
-    take_over ["take_over.lua"] ""
-    spill ["spill.lua"] "flags=allow-oom"
-    due ["due.lua"] "flags=allow-oom"
-    keys ["keys.lua"] "flags=no-writes"
-    letters ["letters.lua"] "flags=no-writes"
-    has_data ["has_data.lua"] "flags=no-writes"
+    open "open.lua" "flags=allow-oom"
+    clock "clock.lua" "flags=allow-oom"
+    writable "writable.lua" ""
+    heartbeat "heartbeat.lua" "flags=allow-oom"
+    lease "lease.lua" "flags=allow-oom"
+    release "release.lua" "flags=allow-oom"
+    forget "forget.lua" "flags=allow-oom"
+    start_rollout "start_rollout.lua" "flags=allow-oom"
+    table "table.lua" "flags=no-writes"
+    claim "claim.lua" "flags=allow-oom"
+    commit "commit.lua" ""
+    outbox "outbox.lua" "flags=no-writes"
+    remove_published "remove_published.lua" "flags=allow-oom"
+    checkpoint "checkpoint.lua" "flags=allow-oom"
+    mark "mark.lua" "flags=allow-oom"
+    assign "assign.lua" ""
+    read_queue "read_queue.lua" "flags=no-writes"
+    dequeue "dequeue.lua" "flags=allow-oom"
+    retained "retained.lua" "flags=no-writes"
+    retained_sequences "retained_sequences.lua" "flags=no-writes"
+    load "load.lua" "flags=no-writes"
+    take_over "take_over.lua" ""
+    spill "spill.lua" "flags=allow-oom"
+    due "due.lua" "flags=allow-oom"
+    keys "keys.lua" "flags=no-writes"
+    letters "letters.lua" "flags=no-writes"
+    has_data "has_data.lua" "flags=no-writes"
 }
 
 #[test]

@@ -29,16 +29,24 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
-    let size = data.len();
-    let data = D::decode(data).map_err(|error| bad_data(&event, size, &error))?;
+    let event = decode_data(event, data)?;
     let state = state.map(read_state);
-    let Outcome { state, messages, complete } = handle(event.with_data(data), state)?;
+    let Outcome { state, messages, complete } = handle(event, state)?;
     let state = match state {
         Change::Keep => Change::Keep,
         Change::Delete => Change::Delete,
         Change::Put(state) => Change::Put(Raw(write_state(state))),
     };
     Ok(Outcome { state, messages, complete })
+}
+
+/// Decodes the data of an event. Rejects the event if its data cannot be decoded.
+pub(crate) fn decode_data<D: Decode>(event: Event<()>, data: Vec<u8>) -> Result<Event<D>> {
+    let size = data.len();
+    match D::decode(data) {
+        Ok(data) => Ok(event.with_data(data)),
+        Err(error) => Err(bad_data(&event, size, &error)),
+    }
 }
 
 #[cold]

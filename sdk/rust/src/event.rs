@@ -1,5 +1,8 @@
 //! The event that a handler receives.
 
+use crate::call::decode_data;
+use crate::{Decode, Raw, Result};
+
 /// An event with its data decoded as `D`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Event<D> {
@@ -59,9 +62,43 @@ impl<D> Event<D> {
     }
 }
 
+impl Event<Raw> {
+    /// Decodes the data, for a handler whose event types have different data. Rejects the event if its data cannot be
+    /// decoded, with the same reason as for a handler that receives only this type of data.
+    ///
+    /// ```
+    /// # use ordain_sdk::prelude::*;
+    /// fn handle(event: Event<Raw>, count: Option<u64>) -> Result<Outcome<u64>> {
+    ///     let by = match &*event.kind {
+    ///         "counter.incremented" => 1,
+    ///         _ => event.decode::<u64>()?.data,
+    ///     };
+    ///     Ok(Outcome::put(count.unwrap_or_default() + by))
+    /// }
+    /// ```
+    pub fn decode<D: Decode>(mut self) -> Result<Event<D>> {
+        let data = std::mem::take(&mut self.data);
+        decode_data(self.with_data(()), data.0)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn data_is_decoded_or_the_event_is_rejected() {
+        let event = Event {
+            kind: "paid".to_owned(),
+            content_type: "application/json".to_owned(),
+            data: Raw::from("7"),
+            ..Event::default()
+        };
+        assert_eq!(event.clone().decode::<u64>().map(|event| event.data), Ok(7));
+        let failure = event.decode::<bool>().expect_err("data of another type");
+        let reason = failure.reason();
+        assert!(reason.contains(r#"type "paid" (1 bytes of "application/json")"#), "{reason}");
+    }
 
     #[test]
     fn first_header_of_a_name_is_found_in_any_case() {

@@ -114,6 +114,20 @@ const CLIENT_PROGRAMS: [Server; 4] = [
     },
 ];
 
+/// The program that builds the examples in C.
+const MAKE: Server = Server {
+    program: "make",
+    version: || {
+        // The output has the form `GNU Make 4.3`.
+        let printed = printed("make", "--version")?;
+        Ok(printed.and_then(|version| version.lines().next().map(str::to_owned)))
+    },
+    least: [3, 81, 0],
+    apt: "make",
+    brew: "make",
+    service: None,
+};
+
 /// Finds the servers, and installs the missing servers if possible. A version that is too old is an error.
 pub(crate) fn servers() -> Result<()> {
     find(&SERVERS)
@@ -127,6 +141,12 @@ pub(crate) fn lua_programs() -> Result<()> {
 /// Finds or installs the programs that install and run the clients in `tests/clients`.
 pub(super) fn client_programs() -> Result<()> {
     find(&CLIENT_PROGRAMS)
+}
+
+/// Finds or installs the programs that install and run the compilers of other languages than Rust.
+pub(super) fn compiler_programs() -> Result<()> {
+    let [python, node, npm, _] = CLIENT_PROGRAMS;
+    find(&[python, node, npm, MAKE])
 }
 
 /// Returns the version of Python; `None` if Python or its module for virtual environments is missing.

@@ -150,7 +150,8 @@ fn run_programs(
     finish(filter, &place, passed)
 }
 
-fn is_linux_root() -> Result<bool> {
+/// Returns whether this process may mount file systems, and change its root folder.
+pub(crate) fn is_linux_root() -> Result<bool> {
     let id = Command::new("id").arg("-u").output().context("cannot start `id`")?;
     Ok(cfg!(target_os = "linux") && id.stdout.trim_ascii() == b"0")
 }
@@ -162,6 +163,21 @@ fn is_up_to_date(release: ServerRelease, complete: &Path) -> bool {
     release != ServerRelease::Unstable || age.is_some_and(|age| age < UNSTABLE_AGE_LIMIT)
 }
 
+/// Installs the essential packages of a release of Debian into a folder, which is created again.
+pub(crate) fn bootstrap(suite: &str, folder: &Path) -> Result<()> {
+    if Command::new("debootstrap").arg("--version").stdout(Stdio::null()).status().is_err() {
+        run(Command::new("apt-get").args(["install", "--yes", "--quiet", "debootstrap"]))?;
+    }
+    if folder.exists() {
+        fs::remove_dir_all(folder)?;
+    }
+    fs::create_dir_all(folder)?;
+    run(Command::new("debootstrap")
+        .args(["--variant=minbase", suite])
+        .arg(folder)
+        .stdout(Stdio::null()))
+}
+
 /// Installs a release into a folder, if no installation of an earlier call is up to date. Returns the folder.
 fn install(release: ServerRelease) -> Result<PathBuf> {
     let folder = target_dir().join("servers").join(release.name());
@@ -170,17 +186,7 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
         return Ok(folder);
     }
     announce(&format!("installing the servers of {} into {}", release.name(), folder.display()));
-    if Command::new("debootstrap").arg("--version").stdout(Stdio::null()).status().is_err() {
-        run(Command::new("apt-get").args(["install", "--yes", "--quiet", "debootstrap"]))?;
-    }
-    if folder.exists() {
-        fs::remove_dir_all(&folder)?;
-    }
-    fs::create_dir_all(&folder)?;
-    run(Command::new("debootstrap")
-        .args(["--variant=minbase", release.suite()])
-        .arg(&folder)
-        .stdout(Stdio::null()))?;
+    bootstrap(release.suite(), &folder)?;
     // This script forbids the packages to start their services.
     let policy = folder.join("usr/sbin/policy-rc.d");
     fs::write(&policy, "#!/bin/sh\nexit 101\n")?;

@@ -29,16 +29,15 @@ use ordain_store::{ClaimedPartition, InstanceId, OutboxEntry, Partition, Store, 
 use ordain_store::{InstanceInfo, Ownership};
 use ordain_util::command::PrintedCommand;
 use ordain_util::log_throttle::LogThrottle;
-use ordain_wasm::StreamContext;
+use ordain_wasm::{LogTarget, StreamContext};
 
-/// Maximum number of commits whose messages one read of the outbox returns.
 const OUTBOX_PAGE_COMMITS: usize = 64;
 /// Time between two warnings that a partition cannot start yet, because the outbox publisher has not sent the messages
 /// of an earlier owner.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Returns the capacity of the channel to the outbox publisher, in batches. The channel never fills, because the
-/// sequencers of all partitions together allow at most this number of unpublished batches.
+/// The channel to the outbox publisher never fills, because the sequencers of all partitions together allow at most
+/// this number of unpublished batches.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));
@@ -172,11 +171,10 @@ impl PartitionFactory<'_> {
         self.driver_config(name, stream, claimed, handle, completions, backlog, metrics).await
     }
 
-    /// Gives the outbox publisher the messages that an earlier owner committed and did not publish, and waits until the
-    /// outbox publisher has sent these messages to the sinks. New messages of the partition therefore follow the
-    /// messages of the earlier owner. Returns reports, as inputs for the sequencer, about the sent messages that the
-    /// store has not marked as published yet. Returns `None` if the outbox publisher has ended. Until the driver
-    /// starts, the metrics count the messages that this method has read.
+    /// Waits until the outbox publisher has sent the messages that an earlier owner committed and did not publish, so
+    /// that new messages follow them. Returns reports for the sequencer about the sent messages that the store has not
+    /// marked as published yet; `None` if the outbox publisher has ended. Until the driver starts, the metrics count
+    /// the messages that this method has read.
     async fn publish_backlog(
         &self,
         handle: &Arc<PartitionHandle>,
@@ -261,6 +259,10 @@ impl PartitionFactory<'_> {
             if let SinkConfig::Amqp(config) = config {
                 context = context.with_routing_key(sink.shared(), config.routing_key.clone());
             }
+        }
+        if let Some(observer) = self.handlers.engine.observer() {
+            let log: Arc<dyn LogTarget> = observer.clone();
+            context = context.with_log(log);
         }
         let turns = self.pool.attach(
             context,

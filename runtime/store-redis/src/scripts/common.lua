@@ -99,7 +99,6 @@ local function claim_of(fence)
   return sub(fence, 2, layout.FENCE_NUMBER - 1)
 end
 
--- Fails with an error about a damaged field. `words` describes a correct value.
 local function corrupt_field(field, key, words)
   error({err = 'CORRUPT field ' .. field .. ' of ' .. key .. ' is no ' .. words})
 end
@@ -182,7 +181,6 @@ local function read_queue(log, partition)
   return queue
 end
 
--- Returns the four values of a queue, encoded as the value of `queue.field`.
 local function pack_queue(queue)
   return pack('<I8I8', queue.first, queue.last) .. queue.history .. queue.before
 end
@@ -302,7 +300,6 @@ end
 
 local SPILL_BLOCK = 16
 
--- Returns the first sequence of the block of spilled events that contains a sequence.
 local function spill_block(sequence)
   local last = byte(sequence, 8)
   return sub(sequence, 1, 7) .. char(last - last % SPILL_BLOCK)
@@ -381,7 +378,27 @@ local function ids_range(record)
   return first, math.max(first, math.min(behind, first + layout.IDS_LIMIT))
 end
 
--- Returns the field of a block of ids.
 local function id_block(key, block)
   return key .. pack('>I8', block)
+end
+
+-- Returns an error reply that names the commands that the Redis user of the connection may not run. `checks` lists the
+-- needed commands, each with arguments. Returns nil if the user may run all of them.
+local function rights_error(checks)
+  local missing, is_renamed = {}, false
+  for _, command in ipairs(checks) do
+    -- The call fails if the server does not know the command, because its configuration renames the command.
+    local is_known, is_allowed = pcall(redis.acl_check_cmd, unpack(command))
+    is_renamed = is_renamed or not is_known
+    if not (is_known and is_allowed) then
+      missing[#missing + 1] = string.lower(command[1])
+    end
+  end
+  if #missing == 0 then
+    return nil
+  end
+  table.sort(missing)
+  return redis.error_reply('NOPERM the user must be allowed to run these commands on ' .. KEYS[1]
+    .. ' and on all keys with the same prefix: ' .. table.concat(missing, ', ')
+    .. (is_renamed and '. The server renames at least one of them: remove rename-command from its configuration' or ''))
 end
