@@ -78,7 +78,6 @@ fn write_template(
 }
 
 fn write_file(code: &mut String, name: &str, path: &Path) -> Result<()> {
-    println!("cargo::rerun-if-changed={}", path.display());
     let size = path.metadata().with_context(|| path.display().to_string())?.len();
     ensure!(size <= FILE_LIMIT_BYTES, "{} has more than {FILE_LIMIT_BYTES} bytes", path.display());
     let path = path.to_str().context("a path that is not UTF-8")?;

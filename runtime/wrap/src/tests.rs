@@ -1,3 +1,5 @@
+//! Tests of modules that become components, and of modules that are refused.
+
 use wasmparser::{Parser, Payload};
 
 use super::*;

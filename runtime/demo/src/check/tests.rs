@@ -1,3 +1,5 @@
+//! Tests of the check of a demo.
+
 use std::fs;
 
 use serde_json::json;

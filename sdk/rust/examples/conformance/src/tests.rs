@@ -1,3 +1,5 @@
+//! Tests of the handler without WebAssembly.
+
 use ordain_sdk::testing::{Runner, json};
 
 use super::*;
