@@ -152,7 +152,8 @@ struct RecorderState {
 impl Recorder {
     /// Creates a recorder, and the receiver of its records.
     pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<EventRecord>) {
-        // The receiver prints or collects the records of a file of sample events, so a limit is not necessary.
+        // The receiver prints or collects the records. If events arrive over HTTP faster than the receiver prints, the
+        // records wait here without a limit: a developer sends these events.
         let (records, receiver) = mpsc::unbounded_channel();
         (Arc::new(Self { state: Mutex::default(), records }), receiver)
     }
