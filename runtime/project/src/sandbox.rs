@@ -11,6 +11,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use ordain_config::{LoadedConfig, SourceConfig};
+use ordain_util::locked_file::LockedFile;
 use ordain_wasm::scan_folder;
 use toml::{Table, Value};
 
@@ -52,7 +53,7 @@ pub(crate) struct Sandbox {
     /// in memory. Each commit waits for the disk, which would delay the outcomes.
     data: PathBuf,
     /// Locked while this process uses the folder.
-    _lock: File,
+    _lock: LockedFile,
 }
 
 impl Sandbox {
@@ -70,6 +71,7 @@ impl Sandbox {
             Err(TryLockError::WouldBlock) => return Err(ProjectError::InUse(folder)),
             Err(TryLockError::Error(error)) => return Err(of_file(&path)(error)),
         }
+        let lock = LockedFile::from(lock);
         let memory = if keep { None } else { memory_folder(&folder) };
         let data = memory.unwrap_or_else(|| folder.clone());
         let sandbox = Self { folder, data, _lock: lock };

@@ -24,6 +24,7 @@ use super::journal;
 use super::tables::{KEYSPACE_COUNT, KEYSPACES_WITH_VALUE_FILES, damage_error};
 use ordain_store::StoreError;
 use ordain_util::io_error::may_pass;
+use ordain_util::locked_file::LockedFile;
 
 /// The version of the layout of tables and keys that this program reads and writes.
 const SCHEMA_VERSION: u32 = 8;
@@ -45,8 +46,8 @@ pub(super) struct StoreFolder {
     /// The engine's folder, locked by [`lock_data`], and kept open so that `still_exists` can compare it with the
     /// folder at the path. The fields are dropped in the order of their declaration, so that a process that locks the
     /// file `lock` also finds this folder unlocked.
-    data: File,
-    lock: File,
+    data: LockedFile,
+    lock: LockedFile,
     /// `true` if all data is on the disk and the store will write nothing more.
     is_closed: AtomicBool,
 }
@@ -92,7 +93,7 @@ impl StoreFolder {
         create_data(path, make_tables)?;
         let engine = path.join(DATA_FOLDER);
         let data = File::open(&engine).map_err(|error| folder_error(&engine, &error))?;
-        lock_data(&data, path)?;
+        let data = lock_data(data, path)?;
         Ok(Self { path: path.to_owned(), lock, data, is_closed: AtomicBool::new(false) })
     }
 
@@ -404,7 +405,7 @@ fn owner_name(owner: &str) -> String {
     }
 }
 
-fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
+fn lock(path: &Path, admin_url: Option<&str>) -> Result<LockedFile, StoreError> {
     let file = path.join(LOCK_FILE);
     let opened = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&file);
     let mut lock = opened.map_err(|error| folder_error(path, &error))?;
@@ -418,7 +419,7 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
                 .rewind()
                 .and_then(|()| lock.set_len(0))
                 .and_then(|()| lock.write_all(content.as_bytes()));
-            Ok(lock)
+            Ok(LockedFile::from(lock))
         }
         Err(TryLockError::WouldBlock) => {
             let mut holder = String::new();
@@ -436,16 +437,16 @@ fn lock(path: &Path, admin_url: Option<&str>) -> Result<File, StoreError> {
 
 /// Locks the engine's folder. The lock of the lock file is not enough. If a user removes this file while a process has
 /// the store open, the next process creates and locks a new file. That process would replace the journals, and the
-/// first process would continue to write into the replaced journals. Does nothing if the file system cannot lock a
-/// folder, as is the case with some network file systems.
-fn lock_data(data: &File, path: &Path) -> Result<(), StoreError> {
+/// first process would continue to write into the replaced journals. The folder stays unlocked if the file system cannot
+/// lock a folder, as is the case with some network file systems.
+fn lock_data(data: File, path: &Path) -> Result<LockedFile, StoreError> {
     match data.try_lock() {
         Err(TryLockError::WouldBlock) => Err(StoreError::InUse(format!(
             "another process has the store in {} open, although its file {LOCK_FILE} was removed or replaced; stop \
              that process first, or give this process a folder of its own",
             path.display()
         ))),
-        Ok(()) | Err(TryLockError::Error(_)) => Ok(()),
+        Ok(()) | Err(TryLockError::Error(_)) => Ok(LockedFile::from(data)),
     }
 }
 

@@ -15,6 +15,7 @@ pub mod finding;
 pub mod gauge;
 pub mod histogram;
 pub mod io_error;
+pub mod locked_file;
 pub mod log_throttle;
 pub mod refreshed_url;
 pub mod shutdown;

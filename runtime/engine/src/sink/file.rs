@@ -30,6 +30,7 @@ use super::pending_runs::PendingRuns;
 use ordain_store::Mark;
 use ordain_store::published_file::{FileFingerprint, OlderFile, PublishedFile};
 use ordain_util::canonical_path::canonical_path;
+use ordain_util::locked_file::LockedFile;
 use ordain_util::tail_fingerprint::TailFingerprint;
 
 /// Part size for rewriting kept lines, and for searching the end of the data.
@@ -39,7 +40,7 @@ const REWRITE_BYTES: usize = 1 << 20;
 pub(crate) struct FileSink {
     path: PathBuf,
     mark_name: String,
-    file: File,
+    file: LockedFile,
     inode: u64,
     /// The next message is written after this end.
     tail: TailFingerprint,
@@ -153,7 +154,8 @@ impl FileSink {
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         // The lock comes before the first read of the length: another process may still append lines.
-        if let Some(error) = lock(&file)? {
+        let (file, unsupported) = lock(file)?;
+        if let Some(error) = unsupported {
             tracing::warn!(
                 path = %path.display(), %error,
                 "the file system cannot lock the sink file: make sure that no other process writes to the file. The \
@@ -366,11 +368,14 @@ impl FileSink {
             let message = "the path no longer leads to a regular file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         }
-        if let Err(error) = lock(&file) {
-            self.file.unlock()?;
-            self.is_locked = false;
-            return Err(error);
-        }
+        let file = match lock(file) {
+            Ok((file, _)) => file,
+            Err(error) => {
+                self.file.unlock()?;
+                self.is_locked = false;
+                return Err(error);
+            }
+        };
         self.is_locked = true;
         tracing::info!(
             path = %self.path.display(), inode_before = self.inode, inode = metadata.ino(),
@@ -524,10 +529,11 @@ fn open_or_create(path: &Path) -> io::Result<File> {
 }
 
 /// Locks a sink file. Two processes that write to the same file would overwrite each other's lines. The lock ends when
-/// the process ends. Returns the reason if the file system cannot lock files, as is the case with some network file
-/// systems.
-fn lock(file: &File) -> io::Result<Option<io::Error>> {
-    lock_result(file.try_lock())
+/// the file is dropped or the process ends. If the file system cannot lock files, as is the case with some network file
+/// systems, returns the reason beside the file.
+fn lock(file: File) -> io::Result<(LockedFile, Option<io::Error>)> {
+    let unsupported = lock_result(file.try_lock())?;
+    Ok((LockedFile::from(file), unsupported))
 }
 
 fn lock_result(locked: Result<(), TryLockError>) -> io::Result<Option<io::Error>> {

@@ -125,7 +125,13 @@ fn own_consumers_are_not_reported() -> Result<()> {
         service.until_says("has max-length = 1000000")?;
         let printed = check(&rig.home)?;
         let log = service.stderr();
-        ensure!(!log.contains("to this program") && !log.contains("not checked"), "{log}");
+        // A slow broker may not answer the check of the topology in time. This check does not read the consumers.
+        let is_unexpected = |line: &str| {
+            let is_unchecked =
+                line.contains("not checked") && !line.contains("topology not checked");
+            is_unchecked || line.contains("to this program")
+        };
+        ensure!(!log.lines().any(is_unexpected), "{log}");
         ensure!(!printed.contains("another program (connection"), "{printed}");
         ensure!(metric(address, "ordain_topology_changes_total")?.unwrap_or(0) == 0, "{log}");
         service.end()?;
