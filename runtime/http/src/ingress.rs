@@ -5,6 +5,8 @@
 //! the bytes of each request, the bytes of all requests in progress together, and the time of each request.
 
 mod intake;
+mod recent_keys;
+mod routing;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};

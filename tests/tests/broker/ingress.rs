@@ -8,6 +8,7 @@ mod inbox;
 mod incidents;
 mod lost_commits;
 mod names;
+mod order_after_rollback;
 mod pair;
 mod removed;
 mod repeats;

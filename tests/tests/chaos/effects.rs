@@ -98,14 +98,16 @@ fn count_effects(
     let start = PartialChain { taken: 0, count: 0, hash: FIRST_HASH, seen: 0, resets: 0 };
     // `open` is a stack. The chain that skips the fewest events is on top, and so is examined first.
     let mut open = vec![start];
-    let mut best = (0, 0);
+    let mut best = start;
     let mut whole = None;
     while let Some(partial) = open.pop() {
         let rest = &events[partial.seen..];
         if whole.is_some_and(|taken| partial.taken + rest.len() <= taken) {
             continue;
         }
-        best = best.max((partial.seen, partial.taken));
+        if (partial.seen, partial.taken) > (best.seen, best.taken) {
+            best = partial;
+        }
         if !rest.iter().any(must) {
             whole = whole.max(Some(partial.taken));
         }
@@ -135,10 +137,33 @@ fn count_effects(
         }
         open.extend(found.into_iter().rev());
     }
-    let (seen, count) = best;
     whole.with_context(|| {
-        format!("key {key}: {count} events took effect, but not {:?}", events.get(seen))
+        let PartialChain { taken, seen, .. } = best;
+        let after = after(best, effects, &mut lines);
+        format!("key {key}: {taken} events took effect, but not {:?}; {after}", events.get(seen))
     })
+}
+
+/// Describes the messages after a chain that cannot continue.
+fn after(chain: PartialChain, effects: &BTreeMap<u64, Vec<u64>>, lines: &mut [Line]) -> String {
+    let next = chain.count + 1;
+    let Some(hashes) = effects.get(&next) else {
+        let newest = effects.last_key_value().map(|(count, _)| count);
+        return format!(
+            "the output has no message with the count {next}; the newest count is {newest:?}"
+        );
+    };
+    let mut found = Vec::new();
+    for (number, line) in (1..).zip(lines) {
+        line.sequence = next;
+        if hashes.contains(&hash(chain.hash, line)) {
+            found.push(number);
+        }
+    }
+    format!(
+        "{} messages have the count {next}, and after the last of these events they can only be of the events {found:?}",
+        hashes.len()
+    )
 }
 
 /// The first part of a possible chain.

@@ -3,11 +3,11 @@
 //! reads the events from the inbox, and publishes them to the exchange of the stream. This module must never return
 //! success before the events are durable.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use ordain_core::{Event, ExhaustedPolicy, OrderingMode, QueuePosition, digest, shard_of};
+use ordain_core::{Event, ExhaustedPolicy, OrderingMode, digest, shard_of};
 
 use ordain_cloudevents::EventDecoder;
 use ordain_config::NumberingPolicy;
@@ -19,21 +19,12 @@ use ordain_engine::source::{QueueNotifiers, unrouted_queue};
 use ordain_publish::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, StoreError};
 
+use super::recent_keys::RecentKeys;
+use super::routing::Routing;
+
 /// For this time after a queue was full, the intake requires room in all queues before it writes any event of a
 /// request.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_mins(1);
-
-/// Maximum number of queue entries that the intake reads in one call of the store, to find keys with waiting events.
-const PAGE_ENTRIES: usize = 1_024;
-/// Approximate maximum size, in bytes, of the queue entries that the intake reads in one call of the store.
-const PAGE_BYTES: usize = 4 << 20;
-
-/// Maximum number of keys in each generation of [`BegunKeys`]. The digests of both generations take about three
-/// megabytes at most.
-const BEGUN_KEYS_LIMIT: usize = 1 << 16;
-/// The time after which a new generation of [`BegunKeys`] begins. The store can forget a key, so the intake must query
-/// the store again for each key from time to time.
-const BEGUN_KEYS_INTERVAL: Duration = Duration::from_mins(1);
 
 pub(super) struct Intake {
     pub(super) decoder: EventDecoder,
@@ -50,81 +41,18 @@ pub(super) struct Intake {
     skips: bool,
     /// If an event has a sequence above `new_key_limit`, the intake queries the store about the key of the event,
     /// unless this set has the key.
-    begun_keys: Mutex<BegunKeys>,
+    begun_keys: Mutex<RecentKeys<()>>,
     /// True if the key of an event must be a valid routing key.
     is_routed: bool,
     /// Retains events for replay and detects conflicts: two events with the same key and sequence, but different
     /// content. `None` if `queue` retains the events and detects conflicts, or if the stream needs neither of the two.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// True if the broker chooses the partition of each key. Only the key's record then shows the partition.
-    is_spread_by_broker: bool,
+    /// `None` unless the broker chooses the partition of each key.
+    routing: Option<Routing>,
     notifiers: Arc<QueueNotifiers>,
-    /// The keys of the events that wait until their partition is known, by shard (slice of the store).
-    waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
     /// The last time when a write found a full queue; `None` if no write has found one.
     full_at: Mutex<Option<Instant>>,
-}
-
-/// The digests of keys that have earlier events. When a new generation begins, the older of the two is forgotten.
-struct BegunKeys {
-    recent: HashSet<u64>,
-    earlier: HashSet<u64>,
-    since: Instant,
-}
-
-impl BegunKeys {
-    fn new(now: Instant) -> Self {
-        Self { recent: HashSet::new(), earlier: HashSet::new(), since: now }
-    }
-
-    fn contains(&self, key: u64) -> bool {
-        self.recent.contains(&key) || self.earlier.contains(&key)
-    }
-
-    fn insert(&mut self, key: u64, now: Instant) {
-        if self.recent.len() >= BEGUN_KEYS_LIMIT {
-            self.begin_generation(now);
-        }
-        self.recent.insert(key);
-    }
-
-    fn expire(&mut self, now: Instant) {
-        let age = now.saturating_duration_since(self.since);
-        if age >= BEGUN_KEYS_INTERVAL {
-            self.begin_generation(now);
-        }
-        if age >= 2 * BEGUN_KEYS_INTERVAL {
-            self.earlier.clear();
-        }
-    }
-
-    fn begin_generation(&mut self, now: Instant) {
-        self.earlier = std::mem::take(&mut self.recent);
-        self.since = now;
-    }
-}
-
-/// The keys, in one shard, of the events that wait until their partition is known. These events wait in a queue of
-/// their own. The intake reads each entry of this queue once, and keeps the keys of the entries for later requests.
-#[derive(Default)]
-struct WaitingKeys {
-    keys: BTreeMap<String, u64>,
-    /// The number of the first entry that may still be in the queue.
-    start: u64,
-    /// The queue position of the last entry that was read.
-    through: QueuePosition,
-}
-
-impl WaitingKeys {
-    /// Removes the keys whose newest entry has a lower number than `first`, because these entries are no longer in the
-    /// queue.
-    fn forget_before(&mut self, first: u64) {
-        if self.start < first {
-            self.start = first;
-            self.keys.retain(|_, number| *number >= first);
-        }
-    }
 }
 
 /// Writes the events to `log`, which retains them for replay, and does not change events that it already contains.
@@ -178,6 +106,11 @@ impl Intake {
         let Some(queue) = NumberingPolicy::to_stream(name, stream, in_queue, store.shards()) else {
             return Ok(None);
         };
+        let routing = (exchange.is_some() && queue.partitions > 1).then(|| {
+            let unrouted = unrouted_queue(&name.shared(), queue.partitions);
+            let notifier = notifiers.of(&unrouted);
+            Routing::new(Arc::clone(store), unrouted, notifier, stream.ordering)
+        });
         Ok(Some(Self {
             decoder: EventDecoder::new(stream.ordering, loaded.config.runtime.event_size.bytes())
                 .with_locations(stream.source.cloudevent_locations()),
@@ -186,13 +119,12 @@ impl Intake {
             first: stream.first.lowest(),
             new_key_limit: stream.new_key_limit().filter(|_| exchange.is_none()),
             skips: stream.gap.on_exhausted.0 == ExhaustedPolicy::Skip,
-            begun_keys: Mutex::new(BegunKeys::new(Instant::now())),
+            begun_keys: Mutex::new(RecentKeys::new(Instant::now())),
             is_routed: exchange.is_some_and(|(_, key)| key.is_routing_key()),
             replay_log: log,
-            is_spread_by_broker: exchange.is_some() && queue.partitions > 1,
+            routing,
             queue: assigner(queue, stream_writer),
             notifiers: Arc::clone(notifiers),
-            waiting: tokio::sync::Mutex::default(),
             full_at: Mutex::default(),
         }))
     }
@@ -252,7 +184,7 @@ impl Intake {
         {
             let mut begun_keys = self.begun_keys();
             begun_keys.expire(Instant::now());
-            keys.retain(|key| !begun_keys.contains(digest_of(key)));
+            keys.retain(|key| begun_keys.get(digest_of(key)).is_none());
         }
         let looked_up: Vec<&str> = keys.iter().copied().collect();
         if looked_up.is_empty() {
@@ -265,13 +197,13 @@ impl Intake {
         for ((key, has_counter), record) in looked_up.iter().zip(has_counters).zip(records) {
             if has_counter || record.is_some() {
                 keys.remove(key);
-                begun_keys.insert(digest_of(key), Instant::now());
+                begun_keys.insert(digest_of(key), (), Instant::now());
             }
         }
         Ok(keys)
     }
 
-    fn begun_keys(&self) -> MutexGuard<'_, BegunKeys> {
+    fn begun_keys(&self) -> MutexGuard<'_, RecentKeys<()>> {
         self.begun_keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -295,7 +227,9 @@ impl Intake {
     ) -> Result<Vec<AssignItemReply>, AssignError> {
         let mut items: Vec<AssignItem> =
             events.iter().map(|event| self.queue.item(event)).collect();
-        self.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
+        if let Some(routing) = &self.routing {
+            routing.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
+        }
         self.check_room(&items).await?;
         let log = self.replay_log.as_ref().map(|log| (log, log.disconnects(&items)));
         let mut log_replies = None;
@@ -325,88 +259,6 @@ impl Intake {
         self.queue.store.flush().await.map_err(AssignError::Store)?;
         self.notify_readers(&items, &put, failed.is_none());
         failed.map_or_else(|| Ok(log_replies.unwrap_or(queued)), Err)
-    }
-
-    /// If the broker chooses the partition of each key, sets the partition of each event to the partition in the record
-    /// of the event's key. The event waits in the queue of this partition. If the key has no record, the event goes
-    /// into the queue for events whose partition is not known yet. In a `fifo` stream, an event whose key has a record
-    /// goes into the same queue if earlier events of its key still wait there.
-    async fn assign_partitions(&self, items: &mut [AssignItem]) -> Result<(), StoreError> {
-        if !self.is_spread_by_broker {
-            return Ok(());
-        }
-        let unknown = unrouted_queue(&self.stream, self.queue.policy.partitions);
-        let store = &self.queue.store;
-        let keys: BTreeSet<&str> = items.iter().map(|item| item.event.key()).collect();
-        let keys = Vec::from_iter(keys);
-        let found = store.partitions_of(&self.stream, &keys).await?;
-        let of_key: BTreeMap<String, u32> = keys
-            .into_iter()
-            .zip(found)
-            .filter_map(|(key, partition)| {
-                Some((key.to_owned(), partition.filter(|number| *number < unknown.number)?))
-            })
-            .collect();
-        // In a `fifo` stream, an event must not overtake events of its key that still wait for their partition.
-        let waiting = match self.decoder.ordering {
-            OrderingMode::Fifo => self.waiting_keys(&unknown, of_key.keys()).await?,
-            OrderingMode::Sequenced => BTreeSet::new(),
-        };
-        for item in items {
-            let key = item.event.key();
-            let known = of_key.get(key).filter(|_| !waiting.contains(key));
-            item.partition = known.copied().unwrap_or(unknown.number);
-        }
-        Ok(())
-    }
-
-    /// Returns the given keys that have events in the queue of `partition`. Usually, the result is empty.
-    async fn waiting_keys<'a>(
-        &self,
-        partition: &Partition,
-        of: impl Iterator<Item = &'a String>,
-    ) -> Result<BTreeSet<&'a str>, StoreError> {
-        let store = &self.queue.store;
-        let mut by_shard = BTreeMap::<u32, Vec<&str>>::new();
-        for key in of {
-            by_shard.entry(shard_of(key, store.shards())).or_default().push(key);
-        }
-        let mut keys = BTreeSet::new();
-        if by_shard.is_empty() {
-            return Ok(keys);
-        }
-        for (shard, ends) in (0..).zip(store.queue_ends(partition).await?) {
-            let Some(of) = by_shard.get(&shard).filter(|_| !ends.is_empty()) else { continue };
-            let mut known = self.waiting.lock().await;
-            let known = known.entry(shard).or_default();
-            while known.through != ends.last {
-                let after = known.through;
-                let page =
-                    match store.read_queue(partition, shard, after, PAGE_ENTRIES, PAGE_BYTES).await
-                    {
-                        Err(StoreError::RolledBack) => {
-                            // The store went back in time (lost its newest writes), and may have given the numbers of
-                            // lost entries to other entries. The intake therefore reads the queue from its beginning.
-                            *known = WaitingKeys::default();
-                            continue;
-                        }
-                        page => page?,
-                    };
-                known.forget_before(page.first);
-                if page.entries.is_empty() {
-                    break;
-                }
-                for (position, item) in page.entries {
-                    known.through = position;
-                    if let Ok(event) = item {
-                        known.keys.insert(event.key().to_owned(), position.number);
-                    }
-                }
-            }
-            known.forget_before(ends.first);
-            keys.extend(of.iter().filter(|key| known.keys.contains_key(**key)));
-        }
-        Ok(keys)
     }
 
     /// Rejects a request for which a queue lacks room, before the intake writes any event. Checks the room only if a
@@ -460,31 +312,5 @@ impl Intake {
         for (number, shard) in known {
             of(number).record_write(shard, None);
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn begun_keys_are_forgotten_by_number_and_by_age() {
-        let start = Instant::now();
-        let mut keys = BegunKeys::new(start);
-        let limit = BEGUN_KEYS_LIMIT as u64;
-        (0..=limit).for_each(|key| keys.insert(key, start));
-        assert!((0..=limit).all(|key| keys.contains(key)), "the full generation stays");
-        (limit..=2 * limit).for_each(|key| keys.insert(key, start));
-        assert!(!keys.contains(0) && keys.contains(limit) && keys.contains(2 * limit));
-        for (periods, is_known) in [(0, true), (1, true), (2, false)] {
-            let mut keys = BegunKeys::new(start);
-            keys.insert(1, start);
-            keys.expire(start + periods * BEGUN_KEYS_INTERVAL);
-            assert_eq!(keys.contains(1), is_known, "after {periods} periods");
-        }
-        keys = BegunKeys::new(start);
-        keys.insert(1, start);
-        (1..=2).for_each(|period| keys.expire(start + period * BEGUN_KEYS_INTERVAL));
-        assert!(!keys.contains(1), "also if requests arrive all the time");
     }
 }
