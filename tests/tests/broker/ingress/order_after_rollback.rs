@@ -20,7 +20,7 @@ const READ_TIME: Duration = Duration::from_millis(300);
 
 const KEY: &str = "a";
 /// The number of other keys. They use all four partitions.
-const OTHER_KEYS: u64 = 40;
+const OTHER_KEYS: usize = 40;
 
 struct PausedBroker {
     redis: Redis,
@@ -51,10 +51,9 @@ impl PausedBroker {
         let host = Self { redis, rig, service, address, _home: home };
         // The first events of keys are in the unrouted queue, and the second events in the queues of all partitions.
         // The inbox therefore opens all its connections to the broker now, and not while the broker is paused.
-        for number in 1..=2 {
+        for (number, count) in [(1, OTHER_KEYS), (2, 2 * OTHER_KEYS)] {
             let others = (0..OTHER_KEYS).map(|key| event(&format!("other-{key}"), number));
             post_all(address, &Vec::from_iter(others))?;
-            let count = (number * OTHER_KEYS) as usize;
             wait_until("the messages of the other keys", || {
                 Ok(host.service.stdout().lines().count() == count)
             })?;
