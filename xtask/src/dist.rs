@@ -1,5 +1,5 @@
-//! `cargo xtask dist`: builds the files of a release. From the same commit, compiler and system, each build makes the
-//! same files.
+//! `cargo xtask dist`: builds the files of a release. From the same commit, compiler, system and folders, each build
+//! makes the same files. The program contains the paths of its sources on this machine, for the messages of panics.
 
 mod archive;
 mod bill;
@@ -16,7 +16,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 use clap::Args;
 
-use crate::setup::{announce, cargo, output, root, run, target_dir};
+use crate::setup::{announce, host, output, root, target_dir};
 use packages::Packages;
 use stage::Stage;
 
@@ -27,12 +27,8 @@ pub(crate) struct DistArgs {
     /// The folder for the files; default: the folder `dist` of cargo's output.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Package the program of the tests (the profile `release`) instead of the smaller program of a release.
-    #[arg(long)]
-    quick: bool,
-    /// Check the files instead, as `ci` does: build them with `--quick`, install them into empty systems, and run the
-    /// demo there.
-    #[arg(long, conflicts_with_all = ["out", "quick"])]
+    /// Check the files instead, as `ci` does: install them into empty systems, run the demo there, and create projects.
+    #[arg(long, conflicts_with = "out")]
     check: bool,
 }
 
@@ -68,15 +64,15 @@ pub(crate) fn dist(args: &DistArgs) -> Result<()> {
         return check();
     }
     let out = args.out.clone().unwrap_or_else(|| target_dir().join("dist"));
-    build(&out, args.quick)?;
+    build(&out)?;
     announce(&format!("the files of the release are in {}", out.display()));
     Ok(())
 }
 
 /// Builds the files of a release into `out`, which must be new, empty, or the result of an earlier build.
-fn build(out: &Path, quick: bool) -> Result<()> {
+fn build(out: &Path) -> Result<()> {
     let release = Release::current()?;
-    let program = program(quick)?;
+    let program = host()?;
     announce("packaging");
     if out.exists() {
         remove_earlier(out)?;
@@ -108,25 +104,6 @@ fn remove_earlier(out: &Path) -> Result<()> {
         fs::remove_file(&path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
-}
-
-/// Builds the program `ordain`, and returns its path. The paths of this machine do not become part of the program.
-fn program(quick: bool) -> Result<PathBuf> {
-    let profile = if quick { "release" } else { "dist" };
-    announce(&format!("building the program with the profile {profile}"));
-    let mut build = cargo("build");
-    build.args(["--profile", profile, "--bin", "ordain"]);
-    if quick {
-        build.arg("--workspace");
-    } else {
-        let home = std::env::var("CARGO_HOME")
-            .or_else(|_| std::env::var("HOME").map(|home| format!("{home}/.cargo")))?;
-        let remap = [(root().display().to_string(), "ordain"), (home, "cargo")];
-        let flags = remap.map(|(from, to)| format!("--remap-path-prefix={from}={to}"));
-        build.args(["--package", "ordain"]).env("CARGO_ENCODED_RUSTFLAGS", flags.join("\x1f"));
-    }
-    run(&mut build)?;
-    Ok(target_dir().join(profile).join("ordain"))
 }
 
 /// The file with the checksums of all other files.

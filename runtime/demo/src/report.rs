@@ -67,8 +67,10 @@ impl DemoReport<'_> {
     fn next_steps(&self) -> String {
         let Some(folder) = self.folder else {
             return String::from(
-                "\nTry next:\n  ordain demo --keep demo       keeps the files of the demo\n  \
-                 ordain --help                 lists the commands\n",
+                "\nTry next:\n  \
+                 ordain new --lang ts greeter    creates a project with a handler of your own\n  \
+                 ordain demo --keep demo         keeps the files of the demo\n  \
+                 ordain --help                   lists the commands\n",
             );
         };
         format!(

@@ -1,5 +1,7 @@
 //! Installs the files of a release into empty systems, and runs the program there as a user without rights.
 
+mod projects;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,6 +12,7 @@ use serde_json::Value;
 use super::{Release, SUMS, build};
 use crate::setup::{announce, output, run, target_dir};
 use crate::tests::{bootstrap, is_linux_root};
+use projects::check_projects;
 
 /// The release of Debian in which the files are installed.
 const SUITE: &str = "trixie";
@@ -18,17 +21,17 @@ const EVENTS: &str = "50000";
 /// The user without rights.
 const USER: &str = "visitor";
 
-/// Builds the files of a release from the program of the tests, and checks them. Without root rights, checks only that
-/// two builds make the same files.
+/// Builds the files of a release, and checks them. Without root rights, checks only that two builds make the same
+/// files.
 pub(crate) fn check() -> Result<()> {
     let work = target_dir().join("dist-check");
     if work.exists() {
         fs::remove_dir_all(&work)?;
     }
     let files = work.join("files");
-    build(&files, true)?;
+    build(&files)?;
     let first = fs::read(files.join(SUMS))?;
-    build(&files, true)?;
+    build(&files)?;
     ensure!(fs::read(files.join(SUMS))? == first, "two builds of the same commit differ");
     run(Command::new("sha256sum").args(["--quiet", "--check", SUMS]).current_dir(&files))?;
 
@@ -69,6 +72,7 @@ fn check_package(system: &System) -> Result<()> {
     check_unit(&system.folder)?;
     system.check_demo(&format!("su {USER} -c 'ordain demo --events {EVENTS} --json'"))?;
     system.sh("test -z \"$(ls /tmp)\"").context("the demo left files in /tmp")?;
+    check_projects(system, "ordain")?;
 
     announce("the configuration of the package, and the user of the service");
     // The ids of the messages differ between two stores, so the comparison leaves them out.
@@ -99,6 +103,7 @@ fn check_archive(system: &System) -> Result<()> {
     system.sh(&format!("tar -xzf /dist/{name}.tar.gz -C /opt"))?;
     system
         .check_demo(&format!("su {USER} -c '/opt/{name}/ordain demo --events {EVENTS} --json'"))?;
+    check_projects(system, &format!("/opt/{name}/ordain"))?;
     system.sh(&format!("bash -n /opt/{name}/completions/ordain.bash"))?;
     for file in ["LICENSE-MIT", "LICENSE-APACHE", "THIRD-PARTY-NOTICES.txt", "ordain.cdx.json"] {
         system.sh(&format!("test -s /opt/{name}/{file}"))?;
@@ -144,6 +149,12 @@ impl System {
 
     fn sh(&self, script: &str) -> Result<()> {
         run(&mut self.command(script))
+    }
+
+    /// Runs a script as the user without rights, in the home folder of this user. Returns the standard output. The
+    /// script must not contain single quotes.
+    fn output_of_user(&self, script: &str) -> Result<String> {
+        output(&mut self.command(&format!("su {USER} -c 'set -e; cd; {script}'")))
     }
 
     /// Runs a script that prints the result of a demo, which must be correct.
