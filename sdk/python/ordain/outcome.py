@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
 
 from ordain.codec import decoder, encode
 from ordain.text import checked_text, checked_u64
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
 """Headers of a message: a mapping, or pairs of a name and a value, in order."""
 
 JSON = "application/json"
 BYTES = "application/octet-stream"
+
+
+class MessageOptions(TypedDict, total=False):
+    """The optional arguments of `Message`, by name."""
+
+    key: str | None
+    content_type: str | None
+    headers: Headers
+    delay_ms: int | None
+    end_of_sequence: bool
 
 
 @dataclass(init=False, slots=True)
@@ -93,30 +106,9 @@ class Outcome:
     ends_key: bool = False
     """True if the key ends after this event."""
 
-    def emit(
-        self,
-        sink: str,
-        type: str,
-        data: Any = b"",
-        *,
-        key: str | None = None,
-        content_type: str | None = None,
-        headers: Headers = (),
-        delay_ms: int | None = None,
-        end_of_sequence: bool = False,
-    ) -> Outcome:
-        """Adds a message; the parameters are those of `Message`."""
-        message = Message(
-            sink,
-            type,
-            data,
-            key=key,
-            content_type=content_type,
-            headers=headers,
-            delay_ms=delay_ms,
-            end_of_sequence=end_of_sequence,
-        )
-        self.messages.append(message)
+    def emit(self, sink: str, type: str, data: Any = b"", **options: Unpack[MessageOptions]) -> Outcome:
+        """Adds a message; the parameters and the options are those of `Message`."""
+        self.messages.append(Message(sink, type, data, **options))
         return self
 
     def emit_all(self, messages: Iterable[Message]) -> Outcome:

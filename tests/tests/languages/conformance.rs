@@ -3,31 +3,11 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
-use ordain_tests::host::Home;
 use serde_json::json;
 
 use super::expectation::{Effect, Step, steps};
 use super::language::{C, GO, JAVASCRIPT, Language, PYTHON, RUST, SPIDERMONKEY};
 use super::output::{Output, SeenData, SeenLetter, SeenLine, SeenMessage, run};
-
-const CONFIG: &str = r#"
-[plugins]
-timeout = "5s"          # on a busy machine, a handler needs this time to take all the memory that it may
-
-[streams.calls]
-handler = "conformance"
-source = { kind = "file", path = "events.ndjson" }
-dead_letter = "dead"
-retry = { attempts = 2, backoff = "1ms..50ms", on_exhausted = "skip" }
-
-[sinks.out]
-kind = "file"
-path = "out.ndjson"
-
-[sinks.dead]
-kind = "file"
-path = "dead.ndjson"
-"#;
 
 /// Text that only the toolchain of a language writes: no reason contains it.
 const TOOLCHAIN_NOISE: [&str; 6] = [
@@ -73,11 +53,9 @@ fn c_conforms() -> Result<()> {
 }
 
 fn conforms(language: Language) -> Result<()> {
-    let home = Home::new(&[], CONFIG)?;
     let steps = steps(language);
     let lines: Vec<&str> = steps.iter().map(|step| &*step.line).collect();
-    home.write("events.ndjson", lines.join("\n") + "\n")?;
-    let mut seen = run(&home, language, "conformance")?;
+    let mut seen = run(language, "conformance", "out", lines.join("\n") + "\n")?;
     let lines = std::mem::take(&mut seen.lines);
     let mut faults = log_faults(language, &lines);
     for step in &steps {

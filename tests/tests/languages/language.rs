@@ -54,6 +54,9 @@ pub(crate) const C: Language = Language {
     error_text_level: "WARN",
 };
 
+/// Zig, with the SDK for C. Zig has only the example `orders`.
+pub(crate) const ZIG: Language = Language { name: "zig", ..C };
+
 impl Language {
     /// Returns the path of the component of an example. For Rust, builds the component if it is out of date.
     pub(crate) fn component(&self, example: &str) -> Result<PathBuf> {

@@ -5,26 +5,10 @@ use std::sync::OnceLock;
 
 use anyhow::{Result, ensure};
 use ordain_generate::{EventShape, LoadOptions, Probability, generate_to};
-use ordain_tests::host::Home;
 use serde_json::{Value, json};
 
-use super::language::{C, GO, JAVASCRIPT, Language, PYTHON, RUST, SPIDERMONKEY};
+use super::language::{C, GO, JAVASCRIPT, Language, PYTHON, RUST, SPIDERMONKEY, ZIG};
 use super::output::{Output, SeenLetter, SeenMessage, run};
-
-const CONFIG: &str = r#"
-[streams.orders]
-handler = "orders"
-source = { kind = "file", path = "events.ndjson" }
-dead_letter = "dead"
-
-[sinks.receipts]
-kind = "file"
-path = "out.ndjson"
-
-[sinks.dead]
-kind = "file"
-path = "dead.ndjson"
-"#;
 
 /// Number of generated events.
 const EVENTS: u64 = 5_000;
@@ -57,6 +41,11 @@ fn c_handles_orders_as_rust_does() -> Result<()> {
     handles_orders(C)
 }
 
+#[test]
+fn zig_handles_orders_as_rust_does() -> Result<()> {
+    handles_orders(ZIG)
+}
+
 /// The messages and the dead letters of a run, by key.
 type Effects = (BTreeMap<String, Vec<SeenMessage>>, BTreeMap<String, Vec<SeenLetter>>);
 
@@ -83,9 +72,7 @@ fn compare<T: PartialEq + std::fmt::Debug>(
 }
 
 fn effects(language: Language) -> Result<Effects> {
-    let home = Home::new(&[], CONFIG)?;
-    home.write("events.ndjson", events()?)?;
-    let Output { messages, mut letters, .. } = run(&home, language, "orders")?;
+    let Output { messages, mut letters, .. } = run(language, "orders", "receipts", events()?)?;
     for letter in letters.values_mut().flatten() {
         if let Some(at) = letter.reason.find(DECODE_ERROR) {
             letter.reason.truncate(at + DECODE_ERROR.len());

@@ -1,4 +1,4 @@
-//! The messages, dead letters and log lines that a run of the host has written.
+//! Runs an example of a language in the host, and reads the messages, dead letters and log lines of the run.
 
 use std::collections::BTreeMap;
 
@@ -9,6 +9,22 @@ use ordain_tests::host::Home;
 use serde_json::Value;
 
 use super::language::Language;
+
+/// The configuration of a run. The words in capital letters stand for the example and for the sink of its messages.
+const CONFIG: &str = r#"
+[plugins]
+timeout = "5s"          # on a busy machine, a handler needs this time to take all the memory that it may
+
+[streams.calls]
+handler = "EXAMPLE"
+source = { kind = "file", path = "events.ndjson" }
+dead_letter = "dead"
+retry = { attempts = 2, backoff = "1ms..50ms", on_exhausted = "skip" }
+
+[sinks]
+SINK = { kind = "file", path = "out.ndjson" }
+dead = { kind = "file", path = "dead.ndjson" }
+"#;
 
 /// The attributes of a message that are not headers of the handler.
 const OWN_ATTRIBUTES: [&str; 11] = [
@@ -62,9 +78,15 @@ pub(crate) struct Output {
     pub(crate) lines: BTreeMap<String, Vec<SeenLine>>,
 }
 
-/// Runs an example of a language over `events.ndjson` of the home, whose configuration has a sink with the file
-/// `out.ndjson`, and a sink of dead letters with the file `dead.ndjson`.
-pub(crate) fn run(home: &Home, language: Language, example: &str) -> Result<Output> {
+/// Runs an example of a language, which emits messages to one sink.
+pub(crate) fn run(
+    language: Language,
+    example: &str,
+    sink: &str,
+    events: impl AsRef<[u8]>,
+) -> Result<Output> {
+    let home = Home::new(&[], &CONFIG.replace("EXAMPLE", example).replace("SINK", sink))?;
+    home.write("events.ndjson", events)?;
     let file = language.component(example)?;
     std::fs::copy(&file, home.path(&format!("plugins/{example}.wasm")))
         .with_context(|| format!("{} cannot be copied", file.display()))?;

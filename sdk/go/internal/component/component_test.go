@@ -18,16 +18,14 @@ import (
 // sdk is the folder of the SDK.
 const sdk = "../.."
 
-// ordainProgram returns the path of the program ordain, and adds its folder to the PATH.
+// ordainProgram returns the path of the program ordain.
 func ordainProgram(t *testing.T) string {
 	t.Helper()
 	program := os.Getenv("ORDAIN")
 	if program == "" {
 		t.Skip("ORDAIN does not contain the path of the program ordain")
 	}
-	program = absolute(t, program)
-	t.Setenv("PATH", filepath.Dir(program)+string(filepath.ListSeparator)+os.Getenv("PATH"))
-	return program
+	return absolute(t, program)
 }
 
 // home is a folder with a configuration and the handler conformance.
@@ -93,6 +91,34 @@ func buildCore(t *testing.T, folder string) string {
 		t.Fatalf("%v\n%s", err, output)
 	}
 	return core
+}
+
+func absolute(t *testing.T, path string) string {
+	t.Helper()
+	path, err := filepath.Abs(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func readFile(t *testing.T, path string) string {
+	t.Helper()
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(content)
+}
+
+func writeFile(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func exists(path string) bool {

@@ -94,30 +94,30 @@ function componentTests(engine) {
   });
 
   test('retry is repeated and then parks the key', () => {
-    assert.match(host.why('retry'), /retried on request ☃/);
+    assert.match(host.reason('retry'), /retried on request ☃/);
   });
 
   test('fault shows the message and the frames of the sources', () => {
-    const why = words(host.why('fault'));
+    const reason = words(host.reason('fault'));
     const stack = `at inner (${place('failed on request')}) at outer (${place('return inner()')})`;
-    assert.ok(why.includes(`Error: failed on request ☃ ${stack}`), why);
-    assert.doesNotMatch(why, /unreachable|componentize|backtrace|serve\.js/);
+    assert.ok(reason.includes(`Error: failed on request ☃ ${stack}`), reason);
+    assert.doesNotMatch(reason, /unreachable|componentize|backtrace|serve\.js/);
   });
 
   test('cause of an error follows the error', () => {
-    const why = words(host.why('cause'));
-    assert.ok(why.includes(`TypeError: the outer error at cause (${place('the outer error')})`), why);
-    assert.ok(why.includes(`caused by: Error: failed on request ☃ at inner (${place('failed on request')})`), why);
+    const reason = words(host.reason('cause'));
+    assert.ok(reason.includes(`TypeError: the outer error at cause (${place('the outer error')})`), reason);
+    assert.ok(reason.includes(`caused by: Error: failed on request ☃ at inner (${place('failed on request')})`), reason);
   });
 
-  test('thrown text is a fault', () => assert.match(host.why('text-thrown'), /uncaught string: only text/));
+  test('thrown text is a fault', () => assert.match(host.reason('text-thrown'), /uncaught string: only text/));
 
-  test('promise is a fault', () => assert.match(host.why('promise'), /a handler must not be async/));
+  test('promise is a fault', () => assert.match(host.reason('promise'), /a handler must not be async/));
 
   test('endless recursion is a fault with a short stack', () => {
-    const why = host.why('recursion');
-    assert.match(why, /call stack|too much recursion/);
-    assert.ok(why.split('deeper').length <= 12, why);
+    const reason = host.reason('recursion');
+    assert.match(reason, /call stack|too much recursion/);
+    assert.ok(reason.split('deeper').length <= 12, reason);
   });
 }
 
@@ -154,7 +154,7 @@ function run(engine) {
     messages: stdout.trim().split('\n').map((line) => JSON.parse(line)),
     log: stderr,
     dead: query('dead', 'list', 'handler', '--json'),
-    why: (key) => query('keys', 'why', 'handler', key),
+    reason: (key) => JSON.parse(query('keys', 'show', 'handler', key, '--json')).trouble.error,
   };
 }
 

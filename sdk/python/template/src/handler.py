@@ -29,7 +29,7 @@ def handle(event: Event, state: Account | None, data: Change) -> Outcome:
         account.balance_cents += data.amount_cents
     elif event.type == "account.withdrawn":
         if data.amount_cents > account.balance_cents:
-            raise Reject(f"the balance is {account.balance_cents} cents: cannot withdraw {data.amount_cents} cents")
+            raise Reject(f"the balance is only {account.balance_cents} cents")
         account.balance_cents -= data.amount_cents
     else:
         raise Reject(f"unknown type {event.type}")

@@ -16,7 +16,7 @@ class Balance(unittest.TestCase):
 
     def test_withdrawal_beyond_the_balance_is_rejected(self):
         run = Runner(handle, state=Account(balance_cents=100))
-        with self.assertRaisesRegex(Reject, "the balance is 100 cents"):
+        with self.assertRaisesRegex(Reject, "the balance is only 100 cents"):
             run.event("account.withdrawn", {"amount_cents": 101})
         self.assertEqual(run.state, Account(balance_cents=100))
 

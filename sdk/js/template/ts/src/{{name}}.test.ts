@@ -18,7 +18,7 @@ test('withdrawal beyond the balance is rejected', () => {
   const run = new Runner(handler, { state: { balance_cents: 100 } });
   assert.throws(() => run.event('account.withdrawn', { amount_cents: 101 }), {
     name: 'Reject',
-    message: 'the balance is 100 cents: 101 cents cannot be withdrawn',
+    message: 'the balance is only 100 cents',
   });
   assert.deepEqual(run.state, { balance_cents: 100 });
 });

@@ -27,7 +27,7 @@ function balanceAfter(type: string, balance: number, amount: number): number {
     case 'account.deposited':
       return balance + amount;
     case 'account.withdrawn':
-      if (amount > balance) throw reject(`the balance is ${balance} cents: ${amount} cents cannot be withdrawn`);
+      if (amount > balance) throw reject(`the balance is only ${balance} cents`);
       return balance - amount;
     default:
       throw reject(`an event of type ${JSON.stringify(type)} is unknown`);
