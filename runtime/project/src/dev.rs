@@ -6,19 +6,21 @@ use std::io::{self, BufRead, Write as _};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ordain_config::LoadedConfig;
 use serde_json::json;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::build_command::{BuildOutput, build};
 use crate::error::{ProjectError, of_file};
 use crate::file_watch::{FileWatch, fingerprint};
 use crate::printer::{Colour, Printer, indented};
-use crate::record::{EventRecord, RecordedOutcome, Recorder};
+use crate::record::Recorder;
+use crate::run_output::{RunOutput, Totals};
 use crate::sandbox::{Delays, Feed, Sandbox};
-use crate::session::{self, FinishedRun, Notice, notices};
+use crate::session::{self, Notice, OpeningStore};
 
 /// The request to run a project for development.
 #[derive(Debug)]
@@ -58,31 +60,12 @@ struct Built {
     duration: Duration,
 }
 
-/// The number of executions of a run, by their outcome.
-#[derive(Debug, Default)]
-struct Totals {
-    applied: usize,
-    rejected: usize,
-    retries: usize,
-    faults: usize,
-}
-
-impl Totals {
-    fn add(&mut self, record: &EventRecord) {
-        *match &record.outcome {
-            RecordedOutcome::Applied { .. } => &mut self.applied,
-            RecordedOutcome::Rejected(_) => &mut self.rejected,
-            RecordedOutcome::Failed(_) if record.is_fault() => &mut self.faults,
-            RecordedOutcome::Failed(_) => &mut self.retries,
-        } += 1;
-    }
-}
-
 impl DevRun {
     /// Runs the project. With `once`, returns whether no handler had a fault. Otherwise runs until the future is
     /// dropped.
     pub async fn run(&self) -> Result<bool, ProjectError> {
         let sandbox = Sandbox::create(&self.state, self.keep)?;
+        let mut store = sandbox.open_store()?;
         let mut input = self.events.clone();
         if input == EventInput::Configured {
             let dev = LoadedConfig::load(&self.config)?.config.dev;
@@ -95,7 +78,7 @@ impl DevRun {
                 copy_stdin(&sandbox.events())?;
             }
             let (_running, shutdown) = watch::channel(false);
-            let totals = self.run_build(&built, &input, &sandbox, shutdown).await?;
+            let totals = self.run_build(&built, &input, &sandbox, store, shutdown).await?;
             return Ok(totals.faults == 0);
         }
         if input == EventInput::Stdin {
@@ -105,35 +88,55 @@ impl DevRun {
         }
         let mut built = self.next_build(None, &input, &sandbox).await?;
         loop {
-            built = self.run_until_change(built, &input, &sandbox).await?;
+            (built, store) = self.run_until_change(built, store, &input, &sandbox).await?;
         }
     }
 
-    /// Runs a build until the next build has succeeded, or until the events have changed.
+    /// Runs a build until the next build has succeeded, or until the events have changed. Returns the next build, and
+    /// the store for its run.
     async fn run_until_change(
         &self,
         built: Built,
+        store: OpeningStore,
         input: &EventInput,
         sandbox: &Sandbox,
-    ) -> Result<Built, ProjectError> {
+    ) -> Result<(Built, OpeningStore), ProjectError> {
         let (stop, shutdown) = watch::channel(false);
         let mut next = pin!(self.next_build(Some(&built), input, sandbox));
-        let mut run = pin!(self.run_build(&built, input, sandbox, shutdown));
-        tokio::select! {
-            next = &mut next => {
+        let mut run = pin!(self.run_build(&built, input, sandbox, store, shutdown));
+        let (next_built, result) = tokio::select! {
+            built = &mut next => {
                 stop.send_replace(true);
-                if let Err(error) = run.await {
-                    self.print_error(&error)?;
-                }
-                next
+                (Some(built?), run.await)
             }
-            result = &mut run => {
-                if let Err(error) = result {
-                    self.print_error(&error)?;
-                }
-                next.await
-            }
+            result = &mut run => (None, result),
+        };
+        if let Err(error) = result {
+            self.print_error(&error)?;
         }
+        let built = match next_built {
+            Some(built) => built,
+            // While this command waits for a change, other commands can inspect a kept store.
+            None if self.keep => next.await?,
+            None => {
+                let store = self.next_store(input, sandbox)?;
+                return Ok((next.await?, store));
+            }
+        };
+        Ok((built, self.next_store(input, sandbox)?))
+    }
+
+    /// Starts to open the store of the next run. Every key begins anew, so that the outcomes of two builds can be
+    /// compared. The states of the keys remain if the events do not come again.
+    fn next_store(
+        &self,
+        input: &EventInput,
+        sandbox: &Sandbox,
+    ) -> Result<OpeningStore, ProjectError> {
+        if !self.keep && !matches!(input, EventInput::Http(_)) {
+            sandbox.clear()?;
+        }
+        sandbox.open_store()
     }
 
     /// Waits until the project differs from `last`, and builds it. If only the events have changed, builds nothing.
@@ -201,97 +204,44 @@ impl DevRun {
         built: &Built,
         input: &EventInput,
         sandbox: &Sandbox,
+        store: OpeningStore,
         shutdown: watch::Receiver<bool>,
     ) -> Result<Totals, ProjectError> {
         let started = Instant::now();
-        let Built { project, duration, .. } = built;
-        sandbox.copy_handlers(project)?;
-        let is_live = matches!(input, EventInput::Http(_));
-        if !self.keep && !is_live {
-            // Every key begins anew, so that the outcomes of two builds can be compared.
-            sandbox.clear()?;
+        let once = self.once || matches!(input, EventInput::File(_));
+        let loaded = Self::configure_run(&built.project, input, once, sandbox)?;
+        let output = Arc::new(RunOutput::new(self.printer));
+        let printed = Arc::clone(&output);
+        let recorder = Recorder::new(move |record| printed.record(&record));
+        let report = |notice: &Notice| output.notice(notice);
+        let finished = tokio::select! {
+            finished = session::run(&loaded, store, once, &recorder, shutdown, &report) => finished?,
+            error = output.failure() => return Err(error.into()),
+        };
+        let totals = output.totals()?;
+        if once {
+            output.end(&finished, totals, built.duration, started.elapsed())?;
         }
+        Ok(totals)
+    }
+
+    /// Copies the handlers and the events of a run, and returns its configuration.
+    fn configure_run(
+        project: &LoadedConfig,
+        input: &EventInput,
+        once: bool,
+        sandbox: &Sandbox,
+    ) -> Result<LoadedConfig, ProjectError> {
+        sandbox.copy_handlers(project)?;
         if let EventInput::File(path) = input {
             fs::copy(path, sandbox.events()).map_err(of_file(path))?;
         }
-        let once = self.once || matches!(input, EventInput::File(_));
         let feed = match input {
             EventInput::Http(address) => Feed::Http(*address),
             _ => Feed::File,
         };
         let delays = if once { Delays::ShortGaps } else { Delays::Configured };
-        let loaded = sandbox.configure(project, feed, delays)?;
-        let (recorder, mut records) = Recorder::new();
-        let (sender, mut noticed) = mpsc::unbounded_channel();
-        let mut run = pin!(session::run(&loaded, once, &recorder, shutdown, &sender));
-        let mut totals = Totals::default();
-        let finished = loop {
-            tokio::select! {
-                biased;
-                Some(record) = records.recv() => {
-                    totals.add(&record);
-                    self.printer.record(&record)?;
-                }
-                Some(notice) = noticed.recv() => self.print_notice(&notice)?,
-                finished = &mut run => break finished?,
-            }
-        };
-        while let Ok(record) = records.try_recv() {
-            totals.add(&record);
-            self.printer.record(&record)?;
-        }
-        if once {
-            self.print_end(&finished, &totals, *duration, started.elapsed())?;
-        }
-        Ok(totals)
-    }
-
-    fn print_notice(&self, notice: &Notice) -> io::Result<()> {
-        let Notice { stream, key, text } = notice;
-        if self.printer.is_json() {
-            return self.printer.json(&json!({ "stream": stream, "key": key, "notice": text }));
-        }
-        let slash = if key.is_empty() { "" } else { "/" };
-        let line = format!("{stream}{slash}{key}: {text}\n");
-        self.printer.text(&self.printer.paint(Colour::Yellow, &line))
-    }
-
-    /// Prints the events that no handler executed, and the totals of a run.
-    fn print_end(
-        &self,
-        finished: &FinishedRun,
-        totals: &Totals,
-        build: Duration,
-        run: Duration,
-    ) -> io::Result<()> {
-        for notice in notices(&finished.letters, &finished.blocked) {
-            self.print_notice(&notice)?;
-        }
-        let Totals { applied, rejected, retries, faults } = totals;
-        let repeats = finished.report.stats.duplicates;
-        if self.printer.is_json() {
-            return self.printer.json(&json!({
-                "applied": applied,
-                "rejected": rejected,
-                "retries": retries,
-                "faults": faults,
-                "repeats": repeats,
-                "build_ms": build.as_millis() as u64,
-                "run_ms": run.as_millis() as u64,
-            }));
-        }
-        let mut text = format!("{applied} applied, {rejected} rejected");
-        for (number, what) in
-            [(*retries as u64, "retries"), (*faults as u64, "faults"), (repeats, "repeats")]
-        {
-            if number > 0 {
-                text += &format!(", {number} {what}");
-            }
-        }
-        let (build, run) = (build.as_secs_f64(), run.as_secs_f64());
-        text += &format!("; built in {build:.2} s, ran in {run:.2} s\n");
-        let colour = if *faults == 0 { Colour::Green } else { Colour::Red };
-        self.printer.text(&self.printer.paint(colour, &text))
+        sandbox.configure(project, feed, delays)
     }
 
     /// Prints an error that a change of the project can correct.

@@ -9,7 +9,7 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher as _};
 use tokio::sync::mpsc;
 
 /// Time without a further change after which a change counts. Editors write a file in several steps.
-const QUIET_TIME: Duration = Duration::from_millis(20);
+const QUIET_TIME: Duration = Duration::from_millis(10);
 
 /// Size above which only the length and the time of a file count, because reading the file would delay the build.
 const READ_LIMIT_BYTES: u64 = 4 << 20;
@@ -107,20 +107,21 @@ mod tests {
     use super::*;
 
     #[test]
-    fn fingerprint_depends_on_contents_and_not_on_times() {
-        let home = tempfile::tempdir().unwrap();
+    fn fingerprint_depends_on_contents_and_not_on_times() -> std::io::Result<()> {
+        let home = tempfile::tempdir()?;
         let source = home.path().join("src");
-        fs::create_dir_all(source.join("target")).unwrap();
-        fs::write(source.join("a"), "1").unwrap();
+        fs::create_dir_all(source.join("target"))?;
+        fs::write(source.join("a"), "1")?;
         let paths = [source.clone(), home.path().join("missing")];
         let first = fingerprint(&paths);
-        fs::write(source.join("a"), "1").unwrap();
-        fs::write(source.join("target/b"), "2").unwrap();
+        fs::write(source.join("a"), "1")?;
+        fs::write(source.join("target/b"), "2")?;
         assert_eq!(fingerprint(&paths), first);
-        fs::write(source.join("a"), "2").unwrap();
+        fs::write(source.join("a"), "2")?;
         let second = fingerprint(&paths);
         assert_ne!(second, first);
-        fs::write(home.path().join("missing"), "").unwrap();
+        fs::write(home.path().join("missing"), "")?;
         assert_ne!(fingerprint(&paths), second);
+        Ok(())
     }
 }

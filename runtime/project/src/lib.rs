@@ -13,6 +13,7 @@ mod error;
 mod file_watch;
 mod printer;
 mod record;
+mod run_output;
 mod sandbox;
 mod script;
 mod scripted_tests;

@@ -9,7 +9,6 @@ use bytes::Bytes;
 use ordain_core::{Event, FailedAttempt, FailureKind, Message, StateUpdate, is_json};
 use ordain_wasm::{Execution, ExecutionObserver, ExecutionResult, LogLine, LogTarget};
 use serde_json::{Map, Value, json};
-use tokio::sync::mpsc;
 
 /// One execution of an event.
 #[derive(Debug, Clone)]
@@ -135,10 +134,11 @@ pub(crate) fn message_json(message: &Message) -> Value {
 /// The identity of an event: stream, key and sequence.
 type EventPlace = (String, String, u64);
 
-/// An observer that sends each execution to a receiver.
+/// An observer that passes each execution to a receiver, together with the log lines of the execution. The receiver
+/// runs on the thread of the worker, which executes no event until the receiver returns.
 pub(crate) struct Recorder {
     state: Mutex<RecorderState>,
-    records: mpsc::UnboundedSender<EventRecord>,
+    receive: Box<dyn Fn(EventRecord) + Send + Sync>,
 }
 
 #[derive(Default)]
@@ -150,12 +150,8 @@ struct RecorderState {
 }
 
 impl Recorder {
-    /// Creates a recorder, and the receiver of its records.
-    pub(crate) fn new() -> (Arc<Self>, mpsc::UnboundedReceiver<EventRecord>) {
-        // The receiver prints or collects the records. If events arrive over HTTP faster than the receiver prints, the
-        // records wait here without a limit: a developer sends these events.
-        let (records, receiver) = mpsc::unbounded_channel();
-        (Arc::new(Self { state: Mutex::default(), records }), receiver)
+    pub(crate) fn new(receive: impl Fn(EventRecord) + Send + Sync + 'static) -> Arc<Self> {
+        Arc::new(Self { state: Mutex::default(), receive: Box::new(receive) })
     }
 
     fn state(&self) -> MutexGuard<'_, RecorderState> {
@@ -193,7 +189,8 @@ impl ExecutionObserver for Recorder {
                 RecordedOutcome::Failed(failure.clone())
             }
         };
-        let record = EventRecord {
+        drop(state);
+        (self.receive)(EventRecord {
             stream: stream.to_owned(),
             sequence,
             event: Arc::clone(event),
@@ -201,8 +198,6 @@ impl ExecutionObserver for Recorder {
             before: before.cloned(),
             outcome,
             log,
-        };
-        // If the receiver is gone, the command ends, and no record is needed any more.
-        let _ = self.records.send(record);
+        });
     }
 }

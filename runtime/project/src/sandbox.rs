@@ -16,6 +16,7 @@ use ordain_wasm::scan_folder;
 use toml::{Table, Value};
 
 use crate::error::{ProjectError, of_file};
+use crate::session::OpeningStore;
 
 /// The folder of files in memory, on Linux.
 const MEMORY_FOLDER: &str = "/dev/shm";
@@ -91,9 +92,18 @@ impl Sandbox {
         self.folder.join("build.log")
     }
 
+    /// Starts to open the store of the next run.
+    pub(crate) fn open_store(&self) -> Result<OpeningStore, ProjectError> {
+        OpeningStore::start(self.store())
+    }
+
+    fn store(&self) -> PathBuf {
+        self.data.join("store")
+    }
+
     /// Removes the store and the files of the sinks, so that every key begins anew.
     pub(crate) fn clear(&self) -> Result<(), ProjectError> {
-        for folder in [self.data.join("store"), self.data.join("sinks")] {
+        for folder in [self.store(), self.data.join("sinks")] {
             match fs::remove_dir_all(&folder) {
                 Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
                     return Err(of_file(&folder)(error));
@@ -138,7 +148,7 @@ impl Sandbox {
         for name in ["admin", "broker", "dev", "ingress"] {
             root.remove(name);
         }
-        root.insert("store".to_owned(), table("embedded", &self.data.join("store")));
+        root.insert("store".to_owned(), table("embedded", &self.store()));
         section(&mut root, "runtime").insert("workers".to_owned(), Value::Integer(1));
         let plugins = self.folder.join("plugins").display().to_string();
         section(&mut root, "plugins").insert("dir".to_owned(), plugins.into());

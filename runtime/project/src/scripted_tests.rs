@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use ordain_cloudevents::EventDecoder;
 use ordain_config::{LoadedConfig, StreamConfig};
 use ordain_core::{Event, LetterContent};
 use ordain_store::{StoredKey, StoredLetter};
 use serde_json::{Map, Value, json};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 
 use crate::build_command::{BuildOutput, build};
 use crate::error::{ProjectError, of_file};
@@ -115,19 +116,25 @@ impl TestRun<'_> {
         totals: &mut TestTotals,
     ) -> Result<(), ProjectError> {
         sandbox.clear()?;
+        let store = sandbox.open_store()?;
         let events = sandbox.events();
         fs::write(&events, script.events()).map_err(of_file(&events))?;
         let loaded = sandbox.configure(self.project, Feed::File, Delays::Short)?;
-        let (recorder, mut receiver) = Recorder::new();
+        let stream = self.stream()?.to_owned();
+        // The script limits the number of records: one for each attempt of each of its events.
+        let records = Arc::<Mutex<Vec<EventRecord>>>::default();
+        let recorder = {
+            let (records, stream) = (Arc::clone(&records), stream.clone());
+            Recorder::new(move |record| {
+                if record.stream == stream {
+                    records.lock().unwrap_or_else(PoisonError::into_inner).push(record);
+                }
+            })
+        };
         let (_running, shutdown) = watch::channel(false);
-        let (notices, _) = mpsc::unbounded_channel();
-        let finished = session::run(&loaded, true, &recorder, shutdown, &notices).await?;
-        let mut records = Vec::new();
-        while let Ok(record) = receiver.try_recv() {
-            records.push(record);
-        }
-        let stream = self.stream()?;
-        let outcomes = Matcher::new(&loaded, stream, records, finished).outcomes(&script.steps);
+        let finished = session::run(&loaded, store, true, &recorder, shutdown, &|_| Ok(())).await?;
+        let records = std::mem::take(&mut *records.lock().unwrap_or_else(PoisonError::into_inner));
+        let outcomes = Matcher::new(&loaded, &stream, records, finished).outcomes(&script.steps);
         for (step, outcome) in script.steps.iter().zip(&outcomes) {
             self.count(script, step, outcome, totals)?;
         }
@@ -267,7 +274,7 @@ impl<'a> Matcher<'a> {
         Self {
             stream,
             decoder: decoder.with_locations(stream.source.locations()),
-            records: records.into_iter().filter(|record| record.stream == name).collect(),
+            records,
             letters: letters.map(|(_, letter)| letter).collect(),
             blocked: blocked.filter_map(reason).collect(),
         }

@@ -1,17 +1,20 @@
 //! One run of the engine over the events of a project.
 
 use std::collections::HashSet;
+use std::io;
+use std::path::PathBuf;
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
-use ordain_config::{LoadedConfig, StoreConfig};
+use ordain_config::LoadedConfig;
 use ordain_core::{Cause, DeadLetter, KeyStatus};
 use ordain_engine::run::{EndIntake, PreparedRun, RunError, RunReport, RunStatus};
 use ordain_http::ingress::IngressListener;
-use ordain_store::{KeyFilter, Store, StoredKey, StoredLetter};
+use ordain_store::{KeyFilter, Store, StoreError, StoredKey, StoredLetter};
 use ordain_store_embedded::{EmbeddedOptions, EmbeddedStore};
 use ordain_wasm::{HandlerRegistry, load_handlers};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::{oneshot, watch};
 
 use crate::error::ProjectError;
 use crate::record::Recorder;
@@ -43,30 +46,50 @@ async fn load(
     Ok(Arc::new(handlers))
 }
 
-/// Opens the store.
-async fn open_store(loaded: &LoadedConfig) -> Result<Arc<dyn Store>, ProjectError> {
-    let StoreConfig::Embedded(embedded) = &loaded.config.store else {
-        unreachable!("the configuration of a sandbox names an embedded store");
-    };
-    let options = EmbeddedOptions::new(&*embedded.path);
-    let opened = tokio::task::spawn_blocking(move || EmbeddedStore::open(options)).await;
-    Ok(Arc::new(opened.map_err(RunError::Panic)??))
+/// A store that opens on another thread, while the command builds and loads the handlers. Dropping the value waits
+/// until the store is closed, so that the folder can be removed or opened again.
+pub(crate) struct OpeningStore {
+    opened: oneshot::Receiver<Result<EmbeddedStore, StoreError>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl OpeningStore {
+    /// Starts to open the store in a folder. Creates a store in an empty folder.
+    pub(crate) fn start(folder: PathBuf) -> Result<Self, ProjectError> {
+        let options = EmbeddedOptions::new(folder);
+        let (sender, opened) = oneshot::channel();
+        // If the receiver is gone, the returned store closes here.
+        let open = move || drop(sender.send(EmbeddedStore::open(options)));
+        let thread = std::thread::Builder::new().name("ordain-store".to_owned()).spawn(open);
+        Ok(Self { opened, thread: Some(thread.map_err(RunError::Thread)?) })
+    }
+
+    async fn opened(mut self) -> Result<Arc<dyn Store>, ProjectError> {
+        let opened = (&mut self.opened).await;
+        Ok(Arc::new(opened.expect("the thread sends the result, unless it panics")?))
+    }
+}
+
+impl Drop for OpeningStore {
+    fn drop(&mut self) {
+        // A panic of the thread has already been logged.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
 }
 
 /// Loads the handlers, and runs the streams until `shutdown` becomes true. With `once`, also ends when every event is
-/// settled or held. Without `once`, sends the notices about events that no handler executed to `notices` while the
-/// streams run.
+/// settled or held. Without `once`, reports the notices about events that no handler executed while the streams run.
 pub(crate) async fn run(
     loaded: &LoadedConfig,
+    store: OpeningStore,
     once: bool,
     recorder: &Arc<Recorder>,
     shutdown: watch::Receiver<bool>,
-    notices: &mpsc::UnboundedSender<Notice>,
+    report: NoticeReceiver<'_>,
 ) -> Result<FinishedRun, ProjectError> {
-    // The compilation and the creation of a store take about the same time.
-    let (handlers, store) = tokio::try_join!(load(loaded, recorder), open_store(loaded))?;
+    let (handlers, store) = tokio::try_join!(load(loaded, recorder), store.opened())?;
     let status = Arc::<RunStatus>::default();
-    let report = {
+    let run_report = {
         let run = PreparedRun::prepare(loaded, once, &handlers, &store, &status).await?;
         let ingress = if once {
             None
@@ -77,12 +100,12 @@ pub(crate) async fn run(
             ingress.map(|ingress| Box::new(|failure| ingress.end(failure)) as EndIntake<'_>);
         tokio::select! {
             report = run.drive(shutdown, end_intake) => report?,
-            error = send_notices(&*store, notices), if !once => return Err(error),
+            error = report_notices(&*store, report), if !once => return Err(error),
         }
     };
     let letters = letters(&*store).await?;
     let blocked = blocked_keys(&*store).await?;
-    Ok(FinishedRun { report, letters, blocked })
+    Ok(FinishedRun { report: run_report, letters, blocked })
 }
 
 /// A notice about a key or an event, independent of an execution.
@@ -93,6 +116,9 @@ pub(crate) struct Notice {
     pub(crate) key: String,
     pub(crate) text: String,
 }
+
+/// A function that reports a notice at once.
+pub(crate) type NoticeReceiver<'a> = &'a dyn Fn(&Notice) -> io::Result<()>;
 
 /// Returns the notices about dead letters and blocked keys.
 pub(crate) fn notices(
@@ -113,29 +139,28 @@ pub(crate) fn notices(
     letters.iter().map(of_letter).chain(blocked.iter().filter_map(of_key)).collect()
 }
 
-/// Sends each notice once. Returns only after an error of the store.
-async fn send_notices(
-    store: &dyn Store,
-    notices_sender: &mpsc::UnboundedSender<Notice>,
-) -> ProjectError {
-    let mut sent = HashSet::new();
+/// Reports each notice once. Returns only after an error.
+async fn report_notices(store: &dyn Store, report: NoticeReceiver<'_>) -> ProjectError {
+    let mut reported = HashSet::new();
     loop {
         tokio::time::sleep(NOTICE_INTERVAL).await;
-        let found = async {
-            Ok::<_, ProjectError>(notices(&letters(store).await?, &blocked_keys(store).await?))
-        };
-        match found.await {
-            Err(error) => return error,
-            Ok(found) => {
-                for notice in found {
-                    if sent.insert(notice.clone()) {
-                        // If the receiver is gone, the command ends.
-                        let _ = notices_sender.send(notice);
-                    }
-                }
-            }
+        if let Err(error) = report_new_notices(store, report, &mut reported).await {
+            return error;
         }
     }
+}
+
+async fn report_new_notices(
+    store: &dyn Store,
+    report: NoticeReceiver<'_>,
+    reported: &mut HashSet<Notice>,
+) -> Result<(), ProjectError> {
+    for notice in notices(&letters(store).await?, &blocked_keys(store).await?) {
+        if reported.insert(notice.clone()) {
+            report(&notice)?;
+        }
+    }
+    Ok(())
 }
 
 async fn letters(store: &dyn Store) -> Result<Vec<(Arc<str>, StoredLetter)>, ProjectError> {

@@ -1,21 +1,15 @@
 //! Tests of the commands for projects: `ordain new`, `ordain test` and `ordain dev`.
 
+mod development;
+
 use std::fs;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::net::TcpListener;
-use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
-use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, Result, ensure};
 use ordain_tests::host::{Home, binary};
-use ordain_tests::http::post;
 use ordain_tests::plugins::{plugin, plugin_with_note, root, target_dir};
 use serde_json::{Value, json};
-
-/// Time limit for one step of `ordain dev`.
-const STEP_LIMIT: Duration = Duration::from_mins(1);
 
 /// The configuration of a project with the handler `faulty`. The build copies the component that the file `src/which`
 /// names, and fails if this file is empty.
@@ -89,46 +83,80 @@ fn invalid_project_is_not_created() -> Result<()> {
     Ok(())
 }
 
+/// A new project in Rust. Its builds use the versions in this repository's `Cargo.lock`, and the output of builds in
+/// earlier tests.
+struct RustProject {
+    folder: PathBuf,
+}
+
+impl RustProject {
+    fn create(home: &Home, options: &[&str]) -> Result<Self> {
+        let created =
+            home.printed(&[&["new", "--lang", "rust", "my-account", "--json"], options].concat())?;
+        let created: Value = serde_json::from_str(&created)?;
+        assert_eq!(created["name"], "my-account");
+        let folder = home.path("my-account");
+        fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
+        Ok(Self { folder })
+    }
+
+    fn output(&self, program: &Path, args: &[&str]) -> Result<Output> {
+        let mut command = Command::new(program);
+        command.current_dir(&self.folder).args(args).stdin(Stdio::null());
+        command.env("CARGO_TARGET_DIR", target_dir()?.join("new-project"));
+        Ok(command.output()?)
+    }
+
+    /// Runs `ordain` in the project. The command must succeed.
+    fn ordain(&self, args: &[&str]) -> Result<Output> {
+        let output = self.output(&binary()?, args)?;
+        ensure!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+        Ok(output)
+    }
+
+    /// Runs the scripted tests and the sample events, and checks the outcomes.
+    fn check_runs(&self) -> Result<()> {
+        let tested = self.ordain(&["test"])?;
+        ensure!(text(&tested.stdout).contains("3 passed, 0 failed"), "{}", text(&tested.stdout));
+
+        let rows = values(&self.ordain(&["dev", "--once", "--json"])?);
+        let of_anna = rows.iter().filter(|row| row["key"] == "anna");
+        let states: Vec<_> = of_anna.map(|row| row["outcome"]["state"].to_string()).collect();
+        let balance = |cents: u64| json!({ "balance_cents": cents }).to_string();
+        assert_eq!(states, [balance(1000), balance(700), balance(750)]);
+        let reason = "the balance is only 500 cents";
+        ensure!(rows.iter().any(|row| row["outcome"]["reject"] == reason), "{rows:?}");
+        let totals = rows.last().context("the totals")?;
+        assert_eq!((&totals["applied"], &totals["rejected"]), (&json!(4), &json!(1)));
+
+        // The same project runs with `ordain run`, which ignores the section [dev].
+        let ran = self.ordain(&["run", "--once"])?;
+        assert_eq!(text(&ran.stdout).lines().count(), 4);
+        Ok(())
+    }
+}
+
 #[test]
 fn new_rust_project_builds_tests_and_runs() -> Result<()> {
     let home = Home::new(&[], "")?;
-    let created = home.printed(&["new", "--lang", "rust", "my-account", "--json"])?;
-    let created: Value = serde_json::from_str(&created)?;
-    assert_eq!(created["name"], "my-account");
-    let folder = home.path("my-account");
-    // The build uses the versions in this repository's `Cargo.lock`, and the build output of earlier runs of this test.
-    fs::copy(root().join("Cargo.lock"), folder.join("Cargo.lock"))?;
-    let cache = target_dir()?.join("new-project");
-    let run = |program: &Path, args: &[&str]| -> Result<Output> {
-        let mut command = Command::new(program);
-        command.current_dir(&folder).args(args).env("CARGO_TARGET_DIR", &cache);
-        Ok(command.stdin(Stdio::null()).output()?)
-    };
+    let project = RustProject::create(&home, &[])?;
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let native = run(Path::new(&cargo), &["test", "--quiet"])?;
+    let native = project.output(Path::new(&cargo), &["test", "--quiet"])?;
     ensure!(native.status.success(), "{}", text(&native.stderr));
     ensure!(text(&native.stdout).contains("1 passed"), "{}", text(&native.stdout));
+    project.check_runs()
+}
 
-    let tested = run(&binary()?, &["test"])?;
-    ensure!(tested.status.success(), "{}{}", text(&tested.stdout), text(&tested.stderr));
-    ensure!(text(&tested.stdout).contains("3 passed, 0 failed"), "{}", text(&tested.stdout));
-
-    let developed = run(&binary()?, &["dev", "--once", "--json"])?;
-    ensure!(developed.status.success(), "{}", text(&developed.stderr));
-    let rows = values(&developed);
-    let of_anna = rows.iter().filter(|row| row["key"] == "anna");
-    let states: Vec<_> = of_anna.map(|row| row["outcome"]["state"].to_string()).collect();
-    let balance = |cents: u64| json!({ "balance_cents": cents }).to_string();
-    assert_eq!(states, [balance(1000), balance(700), balance(750)]);
-    ensure!(rows.iter().any(|row| row["outcome"]["reject"] == "the balance is only 500 cents"));
-    let totals = rows.last().context("the totals")?;
-    assert_eq!((&totals["applied"], &totals["rejected"]), (&json!(4), &json!(1)));
-
-    // The same project runs with `ordain run`, which ignores the section [dev].
-    let ran = run(&binary()?, &["run", "--once"])?;
-    ensure!(ran.status.success(), "{}", text(&ran.stderr));
-    assert_eq!(text(&ran.stdout).lines().count(), 4);
-    Ok(())
+#[test]
+fn new_fifo_project_has_events_without_sequences_and_runs() -> Result<()> {
+    let home = Home::new(&[], "")?;
+    let project = RustProject::create(&home, &["--ordering", "fifo"])?;
+    ensure!(home.read("my-account/ordain.toml").contains("\nordering = \"fifo\"\n"));
+    for file in ["events.ndjson", "tests/first.ndjson"] {
+        let events = home.read(&format!("my-account/{file}"));
+        ensure!(events.contains("\"subject\"") && !events.contains("\"sequence\""), "{events}");
+    }
+    project.check_runs()
 }
 
 #[test]
@@ -249,144 +277,5 @@ fn run_for_development_shows_each_outcome() -> Result<()> {
                 .collect()
         })
     );
-    Ok(())
-}
-
-/// A running `ordain dev --json`. Dropping the value ends the process.
-struct Dev {
-    process: Child,
-    rows: Receiver<(Instant, Value)>,
-}
-
-impl Dev {
-    fn start(home: &Home, args: &[&str]) -> Result<Self> {
-        let mut command = home.ordain(&[&["dev", "--json"], args].concat())?;
-        command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn()?;
-        let stdout = process.stdout.take().context("standard output")?;
-        let (sender, rows) = channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                let row = serde_json::from_str(&line).unwrap_or(Value::String(line));
-                if sender.send((Instant::now(), row)).is_err() {
-                    return;
-                }
-            }
-        });
-        Ok(Self { process, rows })
-    }
-
-    /// Waits for a row that has a member, and drops the rows before it.
-    fn next(&self, member: &str) -> Result<(Instant, Value)> {
-        let until = Instant::now() + STEP_LIMIT;
-        loop {
-            let left = until.saturating_duration_since(Instant::now());
-            let found = self.rows.recv_timeout(left).with_context(|| format!("no {member}"))?;
-            if found.1.get(member).is_some() {
-                return Ok(found);
-            }
-        }
-    }
-}
-
-impl Drop for Dev {
-    fn drop(&mut self) {
-        // The process removes its folder in memory.
-        let _ = Command::new("kill").arg(self.process.id().to_string()).status();
-        let _ = self.process.wait();
-    }
-}
-
-#[test]
-fn change_is_built_and_every_key_begins_anew() -> Result<()> {
-    let put = |bytes: u64| event("a", 1, &json!({ "do": "put", "bytes": bytes }));
-    let home = project(&[put(2)])?;
-    let dev = Dev::start(&home, &[])?;
-    let first = dev.next("outcome")?.1;
-    dev.next("run_ms")?;
-
-    // The second component has another content under the same name and version.
-    let changed = Instant::now();
-    home.replace("src/which", "second.wasm")?;
-    let (at, second) = dev.next("outcome")?;
-    assert_eq!(second, first);
-    println!("from the change to the outcome: {:?}", at - changed);
-    let totals = dev.next("run_ms")?.1;
-    println!("{totals}");
-
-    home.replace("src/which", "missing.wasm")?;
-    let failed = dev.next("error")?.1;
-    ensure!(failed["output"].to_string().contains("missing.wasm"), "{failed}");
-    home.replace("src/which", "first.wasm")?;
-    assert_eq!(dev.next("outcome")?.1, first);
-    dev.next("run_ms")?;
-
-    // A change of the events builds nothing.
-    home.replace("events.ndjson", put(3))?;
-    let third = dev.next("outcome")?.1;
-    assert_eq!(third["before"], first["before"]);
-    ensure!(third["outcome"] != first["outcome"], "{third}");
-    Ok(())
-}
-
-#[test]
-fn events_come_from_standard_input() -> Result<()> {
-    let home = project(&[])?;
-    let mut once = home.ordain(&["dev", "--once", "--json", "--events", "-"])?;
-    let mut once = once.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-    let events = event("a", 2, &json!({ "do": "ok" })) + &event("a", 1, &json!({ "do": "ok" }));
-    once.stdin.take().context("standard input")?.write_all(events.as_bytes())?;
-    let rows = values(&once.wait_with_output()?);
-    let sequences = rows.iter().filter_map(|row| row["sequence"].as_u64());
-    assert_eq!(sequences.collect::<Vec<_>>(), [1, 2]);
-
-    let mut dev = Dev::start(&home, &["--events", "-"])?;
-    let mut stdin = dev.process.stdin.take().context("standard input")?;
-    stdin.write_all(events.as_bytes())?;
-    assert_eq!(dev.next("outcome")?.1["sequence"], 1);
-    assert_eq!(dev.next("outcome")?.1["sequence"], 2);
-    home.replace("src/which", "second.wasm")?;
-    assert_eq!(dev.next("outcome")?.1["sequence"], 1, "the events are fed again");
-    assert_eq!(dev.next("outcome")?.1["sequence"], 2);
-    stdin.write_all(b"no event\n")?;
-    ensure!(dev.next("notice")?.1["notice"].to_string().contains("unreadable"));
-    Ok(())
-}
-
-#[test]
-fn events_come_over_http() -> Result<()> {
-    let home = project(&[])?;
-    let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
-    let dev = Dev::start(&home, &["--http", &address.to_string()])?;
-    let post_event = |sequence: u64| -> Result<()> {
-        let until = Instant::now() + STEP_LIMIT;
-        let body = event("a", sequence, &json!({ "do": "put", "bytes": sequence }));
-        loop {
-            match post(address, "application/cloudevents+json", body.trim_end()) {
-                Ok(answer) if answer.status == 202 => return Ok(()),
-                // The listener starts with the first build, and again after each build.
-                _ if Instant::now() < until => std::thread::sleep(Duration::from_millis(20)),
-                answer => anyhow::bail!("{answer:?}"),
-            }
-        }
-    };
-    post_event(1)?;
-    assert_eq!(dev.next("outcome")?.1["sequence"], 1);
-    home.replace("src/which", "second.wasm")?;
-    // The state stays, because the events do not come again.
-    post_event(2)?;
-    let second = dev.next("outcome")?.1;
-    ensure!(second["sequence"] == 2 && second["before"] != json!({ "state": null }), "{second}");
-    Ok(())
-}
-
-#[test]
-fn second_command_in_the_same_folder_is_rejected() -> Result<()> {
-    let home = project(&[event("a", 1, &json!({ "do": "ok" }))])?;
-    let dev = Dev::start(&home, &[])?;
-    dev.next("run_ms")?;
-    let second = home.output(&["dev", "--once"])?;
-    let log = text(&second.stderr);
-    ensure!(second.status.code() == Some(1) && log.contains("uses the folder"), "{log}");
     Ok(())
 }
