@@ -53,7 +53,7 @@ impl PausedBroker {
         // The inbox therefore opens all its connections to the broker now, and not while the broker is paused.
         for (number, count) in [(1, OTHER_KEYS), (2, 2 * OTHER_KEYS)] {
             let others = (0..OTHER_KEYS).map(|key| event(&format!("other-{key}"), number));
-            post_all(address, &Vec::from_iter(others))?;
+            post_all(address, &others.collect::<Vec<_>>())?;
             wait_until("the messages of the other keys", || {
                 Ok(host.service.stdout().lines().count() == count)
             })?;
