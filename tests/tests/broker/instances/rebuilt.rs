@@ -4,7 +4,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use lapin::ExchangeKind;
 use lapin::types::FieldTable;
 use ordain_servers::{wait_for_command, wait_until};
@@ -28,9 +28,14 @@ impl Scenario {
     /// Starts the hosts, and executes the first half of the events. `stream` has settings of the stream.
     fn start(stream: &str) -> Result<Self> {
         let fleet = Fleet::new("", stream)?;
-        let hosts = [fleet.start()?, fleet.start()?];
+        let mut hosts = [fleet.start()?, fleet.start()?];
         fleet.rig.until_declared()?;
         fleet.until_shared(&[&hosts[0], &hosts[1]])?;
+        // A start declares a missing exchange without a report, and so does a check before the exchange has its marker.
+        for host in &mut hosts {
+            ready(&mut host.service)?;
+        }
+        fleet.rig.until_marked("cases")?;
         let lines = in_turn(20, 6);
         let mut scenario = Self { fleet, hosts, lines, out: Vec::new() };
         scenario.execute(0..scenario.lines.len() / 2)?;
@@ -166,7 +171,8 @@ fn removed_exchange_is_declared_again_without_an_error() -> Result<()> {
             words.iter().any(|text| log.contains(text))
         };
         Ok(hosts.iter().any(reports))
-    })?;
+    })
+    .with_context(|| hosts.each_ref().map(|host| host.service.stderr()).join("\n"))?;
     until_all_bound(fleet, hosts)?;
     fleet.rig.reconnect()?;
     for host in hosts {
