@@ -35,7 +35,9 @@ impl Scenario {
         for host in &mut hosts {
             ready(&mut host.service)?;
         }
-        fleet.rig.until_marked("cases")?;
+        wait_until("the marker of the exchange", || {
+            Ok(!fleet.rig.rabbit.bound_to_exchange("cases")?.is_empty())
+        })?;
         let lines = in_turn(20, 6);
         let mut scenario = Self { fleet, hosts, lines, out: Vec::new() };
         scenario.execute(0..scenario.lines.len() / 2)?;
