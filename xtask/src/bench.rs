@@ -5,7 +5,7 @@ use std::process::Command;
 use anyhow::{Result, bail};
 use clap::Args;
 
-use crate::setup::{announce, cargo, host, plugins, run, target_dir};
+use crate::setup::{announce, cargo, host, languages, plugins, run, target_dir};
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
@@ -22,8 +22,11 @@ pub(crate) struct BenchArgs {
     options: Vec<String>,
 }
 
+/// The benchmark that needs the components of all languages.
+const LANGUAGES: &str = "languages";
+
 /// Names and descriptions of the benchmarks.
-const BENCHES: [(&str, &str); 11] = [
+const BENCHES: [(&str, &str); 12] = [
     (
         "amqp",
         "events from RabbitMQ through a handler, with Redis, compared to hand-written consumers",
@@ -47,6 +50,7 @@ const BENCHES: [(&str, &str); 11] = [
         "isolation",
         "the effect that a key with a missing event and many later events has on the other keys",
     ),
+    (LANGUAGES, "the handler `orders` in each language, compared to Rust"),
     ("recovery", "the duration of gaps, compared to the expected duration"),
     ("store", "commits to each store, compared to plain writes of the same bytes"),
     ("swap", "the additional latency of events while the version of their handler changes"),
@@ -62,8 +66,8 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
     if !BENCHES.iter().any(|(known, _)| known == name) {
         bail!("unknown benchmark {name:?}; `cargo xtask bench` lists the benchmarks");
     }
-    let plugins = plugins()?;
     let ordain = host()?;
+    let plugins = if name == LANGUAGES { languages(&ordain)? } else { plugins()? };
     run(cargo("build").args(["--release", "--workspace", "--bin", "ordain-bench"]))?;
     announce(&format!("measuring {name}; do not use the machine for anything else"));
     let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));

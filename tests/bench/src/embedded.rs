@@ -108,7 +108,9 @@ fn bare(plugins: &Path, events: &Path) -> Result<Usage> {
     measure(command.arg("--out").arg(out))
 }
 
-fn host(
+/// Runs the host on a file of events to its end, in the new folder `home`. Returns an error if the host did not execute
+/// all events, or did not write all messages.
+pub(crate) fn host(
     common: &CommonArgs,
     plugins: &Path,
     home: &Path,
@@ -118,8 +120,7 @@ fn host(
 ) -> Result<Usage> {
     std::fs::create_dir(home)?;
     std::fs::hard_link(events, home.join("events.ndjson"))?;
-    let config = format!("[plugins]\ndir = \"{}\"\n{CONFIG}", plugins.display());
-    std::fs::write(home.join("ordain.toml"), config)?;
+    write_config(home, plugins)?;
     let report = home.join("report.json");
     let mut command = Command::new(common.ordain.canonicalize()?);
     command.current_dir(home).args(["run", "--once", "--json"]);
@@ -140,6 +141,12 @@ fn host(
         "the host wrote {receipts} messages instead of {expected}"
     );
     Ok(usage)
+}
+
+/// Writes the configuration of a host whose handlers are in the folder `plugins`.
+pub(crate) fn write_config(home: &Path, plugins: &Path) -> Result<()> {
+    let config = format!("[plugins]\ndir = \"{}\"\n{CONFIG}", plugins.display());
+    Ok(std::fs::write(home.join("ordain.toml"), config)?)
 }
 
 /// Decodes events, calls the handler and encodes messages on one thread, with the states in memory.

@@ -16,6 +16,7 @@ mod events;
 mod ingress;
 mod instances;
 mod isolation;
+mod languages;
 mod open;
 mod process;
 mod recovery;
@@ -65,6 +66,8 @@ enum Command {
     Ingress(ingress::IngressArgs),
     /// Measure how a key with a missing event and many later events affects the other keys
     Isolation(isolation::IsolationArgs),
+    /// Measure the handler `orders` in each language, compared with the handler in Rust
+    Languages(languages::LanguagesArgs),
     /// Measure the time until a missing event arrives, compared with the expected time
     Recovery(recovery::RecoveryArgs),
     /// Measure the additional delay of events while the host swaps versions of their handler
@@ -101,6 +104,8 @@ enum Side {
     Bare(embedded::BareSide),
     /// Run a consumer of RabbitMQ
     Amqp(amqp::Consumer),
+    /// Measure the WebAssembly instances of a handler
+    Instances(languages::InstancesSide),
 }
 
 fn main() -> ExitCode {
@@ -122,6 +127,7 @@ fn run(command: Command) -> Result<()> {
         Command::Instances(args) => (instances::bench(&args)?, args.common.json),
         Command::Ingress(args) => (ingress::bench(&args)?, args.common.json),
         Command::Isolation(args) => (isolation::bench(&args)?, args.common.json),
+        Command::Languages(args) => (languages::bench(&args)?, args.common.json),
         Command::Recovery(args) => (recovery::bench(&args)?, args.common.json),
         Command::Swap(args) => (swap::bench(&args)?, args.common.json),
         Command::Amqp(args) => (amqp::bench(&args)?, args.common.json),
@@ -129,6 +135,7 @@ fn run(command: Command) -> Result<()> {
         Command::Side { side: Side::Amqp(side) } => return side.run(),
         Command::Side { side: Side::Core(side) } => return side.run(),
         Command::Side { side: Side::Bare(side) } => return side.run(),
+        Command::Side { side: Side::Instances(side) } => return side.run(),
     };
     report.print(json)
 }

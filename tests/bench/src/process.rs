@@ -65,6 +65,15 @@ pub(crate) fn peak(id: u32) -> Option<f64> {
     Some(kib / 1024.0)
 }
 
+/// Returns the memory of this process in MiB. Each page of memory counts once, even if the process maps the page several
+/// times. A page that other processes share counts in part.
+pub(crate) fn own_mib() -> Result<f64> {
+    let smaps = fs::read_to_string("/proc/self/smaps_rollup")?;
+    let line = smaps.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<f64>().ok());
+    Ok(kib.context("/proc/self/smaps_rollup has no line of the memory")? / 1024.0)
+}
+
 /// Returns the processor time of a process and its ended children so far, in seconds.
 pub(crate) fn cpu_seconds(id: u32) -> Result<f64> {
     cpu_of(&fs::read_to_string(format!("/proc/{id}/stat"))?)

@@ -53,6 +53,24 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drained_per_s: Option<f64>,
     pub(crate) peak_mib: Option<f64>,
+    /// The time until the host can call a handler that it has not compiled before.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) compile_ms: Option<f64>,
+    /// The time until the host can call a handler whose compiled code is in the cache.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) load_ms: Option<f64>,
+    /// The size of the handler's file.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file_kb: Option<f64>,
+    /// The time of the first call of a new WebAssembly instance, including the creation of the instance.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) first_call_us: Option<f64>,
+    /// The memory of one WebAssembly instance that the machine provides.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) instance_mib: Option<f64>,
+    /// The least `plugins.memory` with which all events take effect.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) limit_mib: Option<f64>,
 }
 
 /// A function that returns one figure of a side.
@@ -60,7 +78,7 @@ pub(crate) type Figure = fn(&Row) -> Option<f64>;
 
 type Column = (&'static str, Figure);
 
-const COLUMNS: [Column; 15] = [
+const COLUMNS: [Column; 21] = [
     ("events/s", |row| Some(row.events_per_s).filter(|rate| *rate > 0.0)),
     ("ns/event", |row| row.ns_per_event),
     ("instr/event", |row| row.instructions_per_event),
@@ -76,6 +94,12 @@ const COLUMNS: [Column; 15] = [
     ("expected ms", |row| row.expected_ms),
     ("drained/s", |row| row.drained_per_s),
     ("peak MiB", |row| row.peak_mib),
+    ("compile ms", |row| row.compile_ms),
+    ("load ms", |row| row.load_ms),
+    ("file KB", |row| row.file_kb),
+    ("first call us", |row| row.first_call_us),
+    ("instance MiB", |row| row.instance_mib),
+    ("limit MiB", |row| row.limit_mib),
 ];
 
 impl Row {
@@ -99,6 +123,12 @@ impl Row {
             expected_ms: of(|row| row.expected_ms),
             drained_per_s: of(|row| row.drained_per_s),
             peak_mib: of(|row| row.peak_mib),
+            compile_ms: of(|row| row.compile_ms),
+            load_ms: of(|row| row.load_ms),
+            file_kb: of(|row| row.file_kb),
+            first_call_us: of(|row| row.first_call_us),
+            instance_mib: of(|row| row.instance_mib),
+            limit_mib: of(|row| row.limit_mib),
         }
     }
 }
@@ -169,7 +199,7 @@ impl Report {
 
 /// Returns the median of the values; `None` if there are no values. The median of an even number of values is the mean
 /// of the two middle values.
-fn median(mut values: Vec<f64>) -> Option<f64> {
+pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
     let lower = *values.get((values.len() - 1) / 2)?;
