@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 use ordain_core::{QueueLoss, QueueRun, UnreadRuns, WriterCalls};
 use ordain_publish::QueueWriter;
@@ -85,10 +85,6 @@ pub struct QueueNotifier {
     new_runs: Mutex<BTreeMap<u32, UnreadRuns>>,
     /// Counts the readers of this process that read the queue now.
     readers: AtomicUsize,
-    /// The number of entries that the readers of this process have read.
-    read: AtomicU64,
-    /// The number of the read entries that are acknowledged, or that their reader dropped when it ended.
-    settled: watch::Sender<u64>,
     entries_added: Notify,
     entries_removed: Notify,
     nearly_full: Arc<Notify>,
@@ -97,28 +93,11 @@ pub struct QueueNotifier {
 /// A guard that shows that a reader of this process reads the partition. Until the reader drops the guard, the reader
 /// takes the new entries from the notifier, and detects the loss of these entries.
 #[derive(Debug)]
-pub(super) struct ReadingGuard {
-    notifier: Arc<QueueNotifier>,
-    /// The number of entries that the reader has read, and that are not acknowledged.
-    unsettled: u64,
-}
-
-impl ReadingGuard {
-    pub(super) fn record_read(&mut self, entries: u64) {
-        self.unsettled += entries;
-        self.notifier.read.fetch_add(entries, Ordering::SeqCst);
-    }
-
-    pub(super) fn record_settled(&mut self, entries: u64) {
-        self.unsettled -= entries;
-        self.notifier.settled.send_modify(|settled| *settled += entries);
-    }
-}
+pub(super) struct ReadingGuard(Arc<QueueNotifier>);
 
 impl Drop for ReadingGuard {
     fn drop(&mut self) {
-        self.record_settled(self.unsettled);
-        self.notifier.readers.fetch_sub(1, Ordering::SeqCst);
+        self.0.readers.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -153,7 +132,7 @@ impl QueueNotifier {
     /// The reader belongs to this process.
     pub(super) fn begin_reading(self: &Arc<Self>) -> ReadingGuard {
         self.readers.fetch_add(1, Ordering::SeqCst);
-        ReadingGuard { notifier: Arc::clone(self), unsettled: 0 }
+        ReadingGuard(Arc::clone(self))
     }
 
     /// Takes the entries that this process added to each shard since the previous call.
@@ -213,14 +192,6 @@ impl QueueNotifier {
         self.entries_removed.notify_one();
     }
 
-    /// Waits until all entries that the readers of this process have read until now are acknowledged, or their reader has
-    /// ended.
-    pub async fn wait_for_read_entries(&self) {
-        let read = self.read.load(Ordering::SeqCst);
-        // The wait cannot fail, because `self` has the sender.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled >= read).await;
-    }
-
     /// Waits until the reader of this process removes entries, so that a full queue has room for new entries.
     pub async fn wait_for_room(&self) {
         self.entries_removed.notified().await;
@@ -234,8 +205,6 @@ fn now() -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt as _;
-
     use super::*;
 
     const END: QueueEnds =
@@ -279,23 +248,5 @@ mod tests {
         let loss = notifier.check_unread(3, &unread_calls[0].1, &gone, END);
         assert_eq!(loss.map(|loss| loss.entries), Some(3));
         assert!(notifier.unread_calls().is_empty());
-    }
-
-    #[tokio::test]
-    async fn wait_for_read_entries_ends_with_the_entries_or_the_reader() {
-        let notifier = Arc::new(QueueNotifier::default());
-        notifier.wait_for_read_entries().await;
-        let mut reading = notifier.begin_reading();
-        reading.record_read(3);
-        reading.record_settled(2);
-        let mut waiting = std::pin::pin!(notifier.wait_for_read_entries());
-        assert!((&mut waiting).now_or_never().is_none());
-        reading.record_read(1);
-        reading.record_settled(1);
-        waiting.await;
-        let mut waiting = std::pin::pin!(notifier.wait_for_read_entries());
-        assert!((&mut waiting).now_or_never().is_none());
-        drop(reading);
-        waiting.await;
     }
 }

@@ -134,7 +134,7 @@ struct UnacknowledgedEntry {
 struct QueueReader {
     options: QueueOptions,
     /// Held until the reader has returned its unread positions with [`Self::put_back`].
-    reading: ReadingGuard,
+    _reading: ReadingGuard,
     acknowledged: watch::Receiver<AckProgress>,
     /// For each shard, the position of this reader in the queue, and the entries that the reader expects.
     cursors: Vec<QueueCursor>,
@@ -167,7 +167,7 @@ impl QueueReader {
     fn new(options: QueueOptions, acknowledged: watch::Receiver<AckProgress>) -> Self {
         let shards = options.store.shards() as usize;
         Self {
-            reading: options.notifier.begin_reading(),
+            _reading: options.notifier.begin_reading(),
             options,
             acknowledged,
             cursors: vec![QueueCursor::default(); shards],
@@ -445,7 +445,6 @@ impl QueueReader {
                 (None, None) => {}
             }
         }
-        self.reading.record_read(batch.items.len() as u64);
         match unavailable_reason {
             Some(reason) => self.wait_for_store(&reason).await,
             None => self.report_recovery(),
@@ -543,7 +542,6 @@ impl QueueReader {
 
     fn acknowledge(&mut self) {
         let AckProgress { through, .. } = *self.acknowledged.borrow_and_update();
-        let before = self.through;
         while self.through < through
             && let Some(UnacknowledgedEntry { shard, position, .. }) =
                 self.unacknowledged.pop_front()
@@ -555,7 +553,6 @@ impl QueueReader {
             self.removable_count += 1;
             self.cursors[shard as usize].finish(position);
         }
-        self.reading.record_settled(self.through - before);
     }
 
     /// Removes acknowledged entries if a removal is due, or if `all` is set. If a shard has lost the newest of them,

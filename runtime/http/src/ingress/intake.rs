@@ -108,8 +108,7 @@ impl Intake {
         };
         let routing = (exchange.is_some() && queue.partitions > 1).then(|| {
             let unrouted = unrouted_queue(&name.shared(), queue.partitions);
-            let notifier = notifiers.of(&unrouted);
-            Routing::new(Arc::clone(store), unrouted, notifier, stream.ordering)
+            Routing::new(Arc::clone(store), unrouted, stream.ordering)
         });
         Ok(Some(Self {
             decoder: EventDecoder::new(stream.ordering, loaded.config.runtime.event_size.bytes())
@@ -246,6 +245,9 @@ impl Intake {
         }
         let AssignResult { assigned: queued, entries: put, error: failed, .. } =
             self.queue.assign(&items).await;
+        if let Some(routing) = &self.routing {
+            routing.record_entries(&items, &put);
+        }
         if let Some(AssignError::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
         }

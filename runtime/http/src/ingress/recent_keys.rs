@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// Maximum number of keys in each generation of [`RecentKeys`]. The digests of both generations take about three
-/// megabytes at most.
+/// Maximum number of keys in each generation of [`RecentKeys`]. Without values, both generations take about 2.4
+/// megabytes at most. Values of 16 bytes take about 4.2 megabytes more.
 const GENERATION_KEYS_LIMIT: usize = 1 << 16;
 /// The time after which a new generation of [`RecentKeys`] begins. The store can forget a key, so the intake must query
 /// the store again for each key from time to time.

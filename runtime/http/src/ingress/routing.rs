@@ -3,19 +3,16 @@
 //! unrouted queue.
 //!
 //! In a `fifo` stream, the events of a key must not overtake each other in different queues. Usually, the store shows
-//! which queue has the earlier events of a key. If the store goes back in time (loses its newest writes), it may lose
-//! entries that the inbox of this process has read and not published yet, and also the record of a key. Two rules keep
-//! the order then:
-//!
-//! - After a connection to the store broke, the process first publishes the unrouted events that it has read.
-//! - For some time, a key keeps the partition in which this process put its earlier events.
+//! which queue has the earlier events of a key. A store that went back in time (lost its newest writes) may no longer
+//! show these events, although the inbox has read them and still publishes them. Each process therefore also remembers
+//! for some time into which queue it put the newest event of each key.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use ordain_core::{OrderingMode, QueuePosition, digest, shard_of};
-use ordain_engine::source::QueueNotifier;
+use ordain_publish::QueuedEntries;
 use ordain_store::{AssignItem, Partition, Store, StoreError};
 
 use super::recent_keys::RecentKeys;
@@ -25,29 +22,22 @@ const PAGE_ENTRIES: usize = 1_024;
 /// Approximate maximum size, in bytes, of the queue entries that one call of the store reads.
 const PAGE_BYTES: usize = 4 << 20;
 
-/// How long a request waits until the inbox has published the events that it has read from the unrouted queue. The
-/// broker may refuse these events for an unlimited time, and the request must be answered.
-const READ_EVENTS_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a key keeps its partition after a connection to the store broke. In this time, the owner of the partition
-/// repeats the commits that the store lost, and so restores the record of the key.
-const KEPT_PARTITIONS_TIME: Duration = Duration::from_mins(1);
-
 pub(super) struct Routing {
     store: Arc<dyn Store>,
     unrouted: Partition,
-    /// The notifier of the unrouted queue.
-    notifier: Arc<QueueNotifier>,
     ordering: OrderingMode,
     /// The keys of the events in the unrouted queue, by shard (slice of the store).
     waiting: tokio::sync::Mutex<BTreeMap<u32, WaitingKeys>>,
-    routes: Mutex<RecentRoutes>,
+    /// Empty if the stream is not `fifo`, or if the store cannot go back in time.
+    recent_writes: Mutex<RecentWrites>,
 }
 
 /// The keys, in one shard, of the events in the unrouted queue. Each entry of this queue is read once, and the keys of
 /// the entries are kept for later requests.
 #[derive(Default)]
 struct WaitingKeys {
-    keys: BTreeMap<String, u64>,
+    /// The position of the newest entry of each key.
+    keys: BTreeMap<String, QueuePosition>,
     /// The number of the first entry that may still be in the queue.
     start: u64,
     /// The queue position of the last entry that was read.
@@ -60,71 +50,80 @@ impl WaitingKeys {
     fn forget_before(&mut self, first: u64) {
         if self.start < first {
             self.start = first;
-            self.keys.retain(|_, number| *number >= first);
+            self.keys.retain(|_, newest| newest.number >= first);
         }
     }
 }
 
-/// The partitions in which this process recently put events.
-struct RecentRoutes {
-    partitions: RecentKeys<u32>,
-    /// The value of [`Store::disconnects`] at the newest check.
-    disconnects: u64,
-    /// The time of the newest check that found a new disconnect.
-    disconnected_at: Option<Instant>,
+/// The queue entries that this process added recently.
+struct RecentWrites {
+    /// The newest entry of each key.
+    newest: RecentKeys<NewestEntry>,
+    /// The history digests of the entries in the unrouted queue.
+    unrouted: RecentKeys<()>,
 }
 
-impl RecentRoutes {
+#[derive(Debug, Clone, Copy)]
+struct NewestEntry {
+    /// The number of a partition, or of the unrouted queue.
+    queue: u32,
+    /// The number of the entry, or of a later entry that the same call added.
+    number: u64,
+}
+
+/// The events of a key in the unrouted queue, as the store shows them.
+#[derive(Debug, Clone, Copy)]
+struct UnroutedEvents {
+    /// The newest entry of the key.
+    newest: Option<QueuePosition>,
+    /// The number of the first entry of the queue. If no entry waits, the number that the next entry will get.
+    first: u64,
+}
+
+impl RecentWrites {
     fn new(now: Instant) -> Self {
-        Self { partitions: RecentKeys::new(now), disconnects: 0, disconnected_at: None }
+        Self { newest: RecentKeys::new(now), unrouted: RecentKeys::new(now) }
     }
 
-    fn record_disconnects(&mut self, disconnects: u64, now: Instant) {
-        if self.disconnects != disconnects {
-            self.disconnects = disconnects;
-            self.disconnected_at = Some(now);
-        }
+    fn expire(&mut self, now: Instant) {
+        self.newest.expire(now);
+        self.unrouted.expire(now);
     }
 
-    /// Completes `found`, the partitions that the store shows for some of the keys. A recent key keeps its partition
-    /// for some time after a disconnect.
-    fn complete(&mut self, keys: &[&str], found: &mut BTreeMap<String, u32>, now: Instant) {
-        self.partitions.expire(now);
-        let keeps = self
-            .disconnected_at
-            .is_some_and(|at| now.saturating_duration_since(at) < KEPT_PARTITIONS_TIME);
-        for key in keys {
-            let digest = digest(key.as_bytes());
-            let kept = self.partitions.get(digest).copied().filter(|_| keeps);
-            if let Some(partition) = kept {
-                found.insert((*key).to_owned(), partition);
-            } else if let Some(partition) = found.get(*key) {
-                self.partitions.insert(digest, *partition, now);
+    fn newest_of(&self, key: &str) -> Option<NewestEntry> {
+        self.newest.get(digest(key.as_bytes())).copied()
+    }
+
+    /// Returns whether the newest event of a key is in the unrouted queue, or was there and may be unpublished.
+    fn is_unrouted(&self, key: &str, shown: UnroutedEvents, unrouted: u32) -> bool {
+        match self.newest_of(key) {
+            None => shown.newest.is_some(),
+            // The inbox removes the entries in their order, and only after it has published them.
+            Some(newest) if newest.queue == unrouted => {
+                shown.newest.is_some() || newest.number >= shown.first
             }
+            // A store that went back in time can show older entries of this process again. Only an entry of another
+            // process can be newer than the entry in the queue of the partition.
+            Some(_) => shown.newest.is_some_and(|shown| self.unrouted.get(shown.history).is_none()),
         }
     }
 }
 
 impl Routing {
-    pub(super) fn new(
-        store: Arc<dyn Store>,
-        unrouted: Partition,
-        notifier: Arc<QueueNotifier>,
-        ordering: OrderingMode,
-    ) -> Self {
+    pub(super) fn new(store: Arc<dyn Store>, unrouted: Partition, ordering: OrderingMode) -> Self {
         Self {
             store,
             unrouted,
-            notifier,
             ordering,
             waiting: tokio::sync::Mutex::default(),
-            routes: Mutex::new(RecentRoutes::new(Instant::now())),
+            recent_writes: Mutex::new(RecentWrites::new(Instant::now())),
         }
     }
 
     /// Sets the partition of each event to the partition in the record of the event's key. The event waits in the queue
     /// of this partition. If the key has no record, the event goes into the unrouted queue. In a `fifo` stream, an event
-    /// whose key has a record goes into the unrouted queue if earlier events of its key still wait there.
+    /// goes into the unrouted queue if earlier events of its key still wait there. If the record is missing, an event of
+    /// a `fifo` stream follows the event of its key that this process put into a queue recently.
     pub(super) async fn assign_partitions(
         &self,
         items: &mut [AssignItem],
@@ -160,45 +159,73 @@ impl Routing {
         &self,
         keys: &[&str],
     ) -> Result<BTreeMap<String, u32>, StoreError> {
-        loop {
-            let disconnects = self.store.disconnects();
-            self.publish_read_events(disconnects).await;
-            let mut partitions = self.recorded_partitions(keys).await?;
-            let recorded: Vec<String> = partitions.keys().cloned().collect();
-            let waiting = self.waiting_keys(&recorded).await?;
-            partitions.retain(|key, _| !waiting.contains(key.as_str()));
-            // If a connection broke meanwhile, the answers may show two different states of the store.
-            if self.store.disconnects() == disconnects {
-                self.routes().complete(keys, &mut partitions, Instant::now());
-                return Ok(partitions);
+        let mut partitions = self.recorded_partitions(keys).await?;
+        {
+            let mut writes = self.recent_writes();
+            writes.expire(Instant::now());
+            for key in keys {
+                if let Some(newest) =
+                    writes.newest_of(key).filter(|newest| newest.queue < self.unrouted.number)
+                {
+                    partitions.entry((*key).to_owned()).or_insert(newest.queue);
+                }
+            }
+        }
+        let found: Vec<String> = partitions.keys().cloned().collect();
+        let unrouted = self.unrouted_events(&found).await?;
+        let writes = self.recent_writes();
+        partitions.retain(|key, _| {
+            let shown = unrouted.get(key.as_str());
+            !shown.is_some_and(|shown| writes.is_unrouted(key, *shown, self.unrouted.number))
+        });
+        Ok(partitions)
+    }
+
+    /// Remembers the entries that this process added for the items.
+    pub(super) fn record_entries(&self, items: &[AssignItem], added: &[QueuedEntries]) {
+        if self.ordering != OrderingMode::Fifo || !self.store.may_roll_back() {
+            return;
+        }
+        let now = Instant::now();
+        let mut writes = self.recent_writes();
+        for QueuedEntries { partition, shard, run } in added {
+            if *partition == self.unrouted.number {
+                writes.unrouted.insert(run.history, (), now);
+            }
+            let newest = NewestEntry { queue: *partition, number: run.last };
+            for key in items
+                .iter()
+                .filter(|item| item.partition == *partition)
+                .map(|item| item.event.key())
+            {
+                if shard_of(key, self.store.shards()) == *shard {
+                    writes.newest.insert(digest(key.as_bytes()), newest, now);
+                }
             }
         }
     }
 
-    /// After a disconnect, waits until the inbox of this process has published the events that it has read from the
-    /// unrouted queue. The store may have lost these events, so that it no longer shows them.
-    async fn publish_read_events(&self, disconnects: u64) {
-        if self.routes().disconnects != disconnects {
-            let published = self.notifier.wait_for_read_entries();
-            // The order of the events is lost if the wait ends too early.
-            let _ = tokio::time::timeout(READ_EVENTS_TIMEOUT, published).await;
-            self.routes().record_disconnects(disconnects, Instant::now());
-        }
-    }
-
-    /// Returns the given keys that have events in the unrouted queue. Usually, the result is empty.
-    async fn waiting_keys<'a>(&self, of: &'a [String]) -> Result<BTreeSet<&'a str>, StoreError> {
+    /// Returns the events of the keys in the unrouted queue. Usually, no key has such events.
+    async fn unrouted_events<'a>(
+        &self,
+        keys: &'a [String],
+    ) -> Result<BTreeMap<&'a str, UnroutedEvents>, StoreError> {
         let Self { store, unrouted, .. } = self;
         let mut by_shard = BTreeMap::<u32, Vec<&str>>::new();
-        for key in of {
+        for key in keys {
             by_shard.entry(shard_of(key, store.shards())).or_default().push(key);
         }
-        let mut keys = BTreeSet::new();
+        let mut events = BTreeMap::new();
         if by_shard.is_empty() {
-            return Ok(keys);
+            return Ok(events);
         }
         for (shard, ends) in (0..).zip(store.queue_ends(unrouted).await?) {
-            let Some(of) = by_shard.get(&shard).filter(|_| !ends.is_empty()) else { continue };
+            let Some(keys) = by_shard.get(&shard) else { continue };
+            if ends.is_empty() {
+                let of_none = UnroutedEvents { newest: None, first: ends.first };
+                events.extend(keys.iter().map(|key| (*key, of_none)));
+                continue;
+            }
             let mut known = self.waiting.lock().await;
             let known = known.entry(shard).or_default();
             while known.through != ends.last {
@@ -222,18 +249,21 @@ impl Routing {
                 for (position, item) in page.entries {
                     known.through = position;
                     if let Ok(event) = item {
-                        known.keys.insert(event.key().to_owned(), position.number);
+                        known.keys.insert(event.key().to_owned(), position);
                     }
                 }
             }
             known.forget_before(ends.first);
-            keys.extend(of.iter().filter(|key| known.keys.contains_key(**key)));
+            events.extend(keys.iter().map(|key| {
+                let newest = known.keys.get(*key).copied();
+                (*key, UnroutedEvents { newest, first: ends.first })
+            }));
         }
-        Ok(keys)
+        Ok(events)
     }
 
-    fn routes(&self) -> MutexGuard<'_, RecentRoutes> {
-        self.routes.lock().unwrap_or_else(PoisonError::into_inner)
+    fn recent_writes(&self) -> MutexGuard<'_, RecentWrites> {
+        self.recent_writes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -241,23 +271,33 @@ impl Routing {
 mod tests {
     use super::*;
 
+    const UNROUTED: u32 = 4;
+
     #[test]
-    fn key_keeps_its_partition_after_a_disconnect() {
-        let start = Instant::now();
-        let mut routes = RecentRoutes::new(start);
-        let mut complete = |disconnects, recorded: Option<u32>, at| {
-            let mut found: BTreeMap<String, u32> =
-                recorded.into_iter().map(|partition| ("a".to_owned(), partition)).collect();
-            routes.record_disconnects(disconnects, at);
-            routes.complete(&["a", "b"], &mut found, at);
-            assert_eq!(found.get("b"), None);
-            found.get("a").copied()
+    fn next_event_follows_the_newest_one() {
+        let now = Instant::now();
+        let mut writes = RecentWrites::new(now);
+        let shown = |newest: Option<(u64, u64)>, first| UnroutedEvents {
+            newest: newest.map(|(number, history)| QueuePosition { number, history }),
+            first,
         };
-        assert_eq!(complete(0, Some(2), start), Some(2));
-        assert_eq!(complete(0, None, start), None, "the record expired");
-        assert_eq!(complete(1, None, start), Some(2), "the store may have lost the record");
-        let late = start + KEPT_PARTITIONS_TIME;
-        assert_eq!(complete(1, None, late), None);
-        assert_eq!(complete(1, Some(3), late), Some(3));
+        let waiting = shown(Some((8, 80)), 5);
+        let published = shown(None, 11);
+        let lost = shown(None, 5);
+        assert!(writes.is_unrouted("a", waiting, UNROUTED), "another process added the entry");
+        assert!(!writes.is_unrouted("a", published, UNROUTED));
+
+        let newest = NewestEntry { queue: UNROUTED, number: 10 };
+        writes.newest.insert(digest(b"a"), newest, now);
+        writes.unrouted.insert(80, (), now);
+        assert!(writes.is_unrouted("a", waiting, UNROUTED));
+        assert!(writes.is_unrouted("a", lost, UNROUTED), "the inbox may publish the lost event");
+        assert!(!writes.is_unrouted("a", published, UNROUTED));
+
+        let newest = NewestEntry { queue: 2, number: 3 };
+        writes.newest.insert(digest(b"a"), newest, now);
+        assert!(!writes.is_unrouted("a", waiting, UNROUTED), "an older entry is back");
+        assert!(writes.is_unrouted("a", shown(Some((8, 81)), 5), UNROUTED), "of another process");
+        assert!(!writes.is_unrouted("a", lost, UNROUTED));
     }
 }
