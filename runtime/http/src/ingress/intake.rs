@@ -226,8 +226,11 @@ impl Intake {
     ) -> Result<Vec<AssignItemReply>, AssignError> {
         let mut items: Vec<AssignItem> =
             events.iter().map(|event| self.queue.item(event)).collect();
-        if let Some(routing) = &self.routing {
-            routing.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
+        let mut routing = None;
+        if let Some(of_stream) = &self.routing {
+            let decision =
+                of_stream.assign_partitions(&mut items).await.map_err(AssignError::Store)?;
+            routing = Some((of_stream, decision));
         }
         self.check_room(&items).await?;
         let log = self.replay_log.as_ref().map(|log| (log, log.disconnects(&items)));
@@ -245,8 +248,8 @@ impl Intake {
         }
         let AssignResult { assigned: queued, entries: put, error: failed, .. } =
             self.queue.assign(&items).await;
-        if let Some(routing) = &self.routing {
-            routing.record_entries(&items, &put);
+        if let Some((routing, decision)) = &routing {
+            routing.record_entries(decision, &items, &put);
         }
         if let Some(AssignError::Full) = failed {
             *self.full_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());

@@ -7,11 +7,11 @@
 //! show these events, although the inbox has read them and still publishes them. Each process therefore also remembers
 //! for some time into which queue it put the newest event of each key.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use ordain_core::{OrderingMode, QueuePosition, digest, shard_of};
+use ordain_core::{OrderingMode, QueuePosition, QueueRun, digest, shard_of};
 use ordain_publish::QueuedEntries;
 use ordain_store::{AssignItem, Partition, Store, StoreError};
 
@@ -57,18 +57,40 @@ impl WaitingKeys {
 
 /// The queue entries that this process added recently.
 struct RecentWrites {
+    /// The number of decisions about queues that this process has made.
+    decisions: u64,
     /// The newest entry of each key.
     newest: RecentKeys<NewestEntry>,
-    /// The history digests of the entries in the unrouted queue.
-    unrouted: RecentKeys<()>,
+    /// For the history digest of each run of entries in the unrouted queue, the number of decisions before the process
+    /// learned that the run was added.
+    unrouted_runs: RecentKeys<u64>,
+}
+
+/// The newest entry of a key.
+#[derive(Debug, Clone, Copy)]
+struct NewestEntry {
+    /// The number of the decision to put the entry into its queue.
+    decision: u64,
+    place: Place,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct NewestEntry {
-    /// The number of a partition, or of the unrouted queue.
-    queue: u32,
-    /// The number of the entry, or of a later entry that the same call added.
+enum Place {
+    /// The queue of a partition. `disconnects` is the value of [`Store::disconnects`] when the store last showed the
+    /// record of the key.
+    Partition { number: u32, disconnects: u64 },
+    /// The unrouted queue, with the number of the entry.
+    Unrouted { number: u64 },
+}
+
+/// A decision about the queues of events.
+#[derive(Debug)]
+pub(super) struct Decision {
     number: u64,
+    /// The value of [`Store::disconnects`] before the process queried the store.
+    disconnects: u64,
+    /// The keys whose record the store may have lost, and whose partition this process remembers.
+    remembered_keys: BTreeSet<String>,
 }
 
 /// The events of a key in the unrouted queue, as the store shows them.
@@ -82,29 +104,73 @@ struct UnroutedEvents {
 
 impl RecentWrites {
     fn new(now: Instant) -> Self {
-        Self { newest: RecentKeys::new(now), unrouted: RecentKeys::new(now) }
+        Self { decisions: 0, newest: RecentKeys::new(now), unrouted_runs: RecentKeys::new(now) }
     }
 
-    fn expire(&mut self, now: Instant) {
+    fn begin_decision(&mut self, disconnects: u64, now: Instant) -> Decision {
         self.newest.expire(now);
-        self.unrouted.expire(now);
+        self.unrouted_runs.expire(now);
+        self.decisions += 1;
+        Decision { number: self.decisions, disconnects, remembered_keys: BTreeSet::new() }
+    }
+
+    fn record_run(&mut self, history: u64, now: Instant) {
+        self.unrouted_runs.insert(history, self.decisions, now);
+    }
+
+    /// Requests end in another order than they make their decisions, so the entry of an earlier decision can arrive
+    /// here later.
+    fn record_entry(&mut self, key: &str, entry: NewestEntry, now: Instant) {
+        let key = digest(key.as_bytes());
+        if self.newest.get(key).is_none_or(|newest| newest.decision <= entry.decision) {
+            self.newest.insert(key, entry, now);
+        }
+    }
+
+    fn place_in(&self, partition: u32, key: &str, decision: &Decision) -> Place {
+        let shown_at = match self.newest_of(key).map(|newest| newest.place) {
+            Some(Place::Partition { disconnects, .. })
+                if decision.remembered_keys.contains(key) =>
+            {
+                disconnects
+            }
+            _ => decision.disconnects,
+        };
+        Place::Partition { number: partition, disconnects: shown_at }
     }
 
     fn newest_of(&self, key: &str) -> Option<NewestEntry> {
         self.newest.get(digest(key.as_bytes())).copied()
     }
 
-    /// Returns whether the newest event of a key is in the unrouted queue, or was there and may be unpublished.
-    fn is_unrouted(&self, key: &str, shown: UnroutedEvents, unrouted: u32) -> bool {
-        match self.newest_of(key) {
-            None => shown.newest.is_some(),
-            // The inbox removes the entries in their order, and only after it has published them.
-            Some(newest) if newest.queue == unrouted => {
-                shown.newest.is_some() || newest.number >= shown.first
+    /// Returns the partition whose queue has the newest entry of a key, if the store may have lost the record of the
+    /// key.
+    fn partition_without_record(&self, key: &str, disconnects: u64) -> Option<u32> {
+        match self.newest_of(key)?.place {
+            Place::Partition { number, disconnects: before } if before != disconnects => {
+                Some(number)
             }
-            // A store that went back in time can show older entries of this process again. Only an entry of another
-            // process can be newer than the entry in the queue of the partition.
-            Some(_) => shown.newest.is_some_and(|shown| self.unrouted.get(shown.history).is_none()),
+            Place::Partition { .. } | Place::Unrouted { .. } => None,
+        }
+    }
+
+    /// Returns whether the next event of a key must go into the unrouted queue, because an earlier event may wait there
+    /// or may be unpublished.
+    fn must_wait(&self, key: &str, shown: UnroutedEvents, disconnects: u64) -> bool {
+        let Some(NewestEntry { decision, place }) = self.newest_of(key) else {
+            return shown.newest.is_some();
+        };
+        match place {
+            // The inbox removes the entries in their order, and only after it has published them.
+            Place::Unrouted { number } => shown.newest.is_some() || number >= shown.first,
+            Place::Partition { disconnects: before, .. } if before == disconnects => {
+                shown.newest.is_some()
+            }
+            // A store that went back in time can show entries again that were removed before the decision.
+            Place::Partition { .. } => shown.newest.is_some_and(|position| {
+                let known_at = self.unrouted_runs.get(position.history);
+                known_at.is_none_or(|known_at| *known_at >= decision)
+            }),
         }
     }
 }
@@ -121,24 +187,27 @@ impl Routing {
     }
 
     /// Sets the partition of each event to the partition in the record of the event's key. The event waits in the queue
-    /// of this partition. If the key has no record, the event goes into the unrouted queue. In a `fifo` stream, an event
-    /// goes into the unrouted queue if earlier events of its key still wait there. If the record is missing, an event of
-    /// a `fifo` stream follows the event of its key that this process put into a queue recently.
+    /// of this partition. If the key has no record, the event goes into the unrouted queue. In a `fifo` stream, there
+    /// are two exceptions. If earlier events of the key still wait in the unrouted queue, the event goes there too. If
+    /// the store may have lost the record of the key, the event goes into the queue of the key's newest event that this
+    /// process remembers. The caller passes the decision to [`Self::record_entries`].
     pub(super) async fn assign_partitions(
         &self,
         items: &mut [AssignItem],
-    ) -> Result<(), StoreError> {
+    ) -> Result<Decision, StoreError> {
+        let disconnects = self.store.disconnects();
+        let mut decision = self.recent_writes().begin_decision(disconnects, Instant::now());
         let keys: BTreeSet<&str> = items.iter().map(|item| item.event.key()).collect();
         let keys = Vec::from_iter(keys);
         let partitions = match self.ordering {
-            OrderingMode::Fifo => self.partitions_in_order(&keys).await?,
+            OrderingMode::Fifo => self.partitions_in_order(&keys, &mut decision).await?,
             OrderingMode::Sequenced => self.recorded_partitions(&keys).await?,
         };
         for item in items {
             let known = partitions.get(item.event.key());
             item.partition = known.copied().unwrap_or(self.unrouted.number);
         }
-        Ok(())
+        Ok(decision)
     }
 
     /// Returns the partitions of the keys with a record.
@@ -158,49 +227,62 @@ impl Routing {
     async fn partitions_in_order(
         &self,
         keys: &[&str],
+        decision: &mut Decision,
     ) -> Result<BTreeMap<String, u32>, StoreError> {
         let mut partitions = self.recorded_partitions(keys).await?;
-        {
-            let mut writes = self.recent_writes();
-            writes.expire(Instant::now());
-            for key in keys {
-                if let Some(newest) =
-                    writes.newest_of(key).filter(|newest| newest.queue < self.unrouted.number)
-                {
-                    partitions.entry((*key).to_owned()).or_insert(newest.queue);
-                }
+        let disconnects = self.store.disconnects();
+        for key in keys {
+            if !partitions.contains_key(*key)
+                && let Some(partition) =
+                    self.recent_writes().partition_without_record(key, disconnects)
+            {
+                partitions.insert((*key).to_owned(), partition);
+                decision.remembered_keys.insert((*key).to_owned());
             }
         }
         let found: Vec<String> = partitions.keys().cloned().collect();
         let unrouted = self.unrouted_events(&found).await?;
+        let disconnects = self.store.disconnects();
         let writes = self.recent_writes();
         partitions.retain(|key, _| {
             let shown = unrouted.get(key.as_str());
-            !shown.is_some_and(|shown| writes.is_unrouted(key, *shown, self.unrouted.number))
+            !shown.is_some_and(|shown| writes.must_wait(key, *shown, disconnects))
         });
         Ok(partitions)
     }
 
-    /// Remembers the entries that this process added for the items.
-    pub(super) fn record_entries(&self, items: &[AssignItem], added: &[QueuedEntries]) {
+    /// Remembers the entries that this process added for the items. Each run has entries for the next items of its
+    /// queue and shard.
+    pub(super) fn record_entries(
+        &self,
+        decision: &Decision,
+        items: &[AssignItem],
+        added: &[QueuedEntries],
+    ) {
         if self.ordering != OrderingMode::Fifo || !self.store.may_roll_back() {
             return;
+        }
+        let mut keys = BTreeMap::<(u32, u32), VecDeque<&str>>::new();
+        for item in items {
+            let key = item.event.key();
+            let shard = shard_of(key, self.store.shards());
+            keys.entry((item.partition, shard)).or_default().push_back(key);
         }
         let now = Instant::now();
         let mut writes = self.recent_writes();
         for QueuedEntries { partition, shard, run } in added {
-            if *partition == self.unrouted.number {
-                writes.unrouted.insert(run.history, (), now);
+            let is_unrouted = *partition == self.unrouted.number;
+            if is_unrouted {
+                writes.record_run(run.history, now);
             }
-            let newest = NewestEntry { queue: *partition, number: run.last };
-            for key in items
-                .iter()
-                .filter(|item| item.partition == *partition)
-                .map(|item| item.event.key())
-            {
-                if shard_of(key, self.store.shards()) == *shard {
-                    writes.newest.insert(digest(key.as_bytes()), newest, now);
-                }
+            let Some(keys) = keys.get_mut(&(*partition, *shard)) else { continue };
+            for (key, number) in newest_numbers(run, keys) {
+                let place = if is_unrouted {
+                    Place::Unrouted { number }
+                } else {
+                    writes.place_in(*partition, key, decision)
+                };
+                writes.record_entry(key, NewestEntry { decision: decision.number, place }, now);
             }
         }
     }
@@ -267,37 +349,98 @@ impl Routing {
     }
 }
 
+/// Takes the keys of the entries of a run from `keys`, and returns the number of the newest entry of each key. A call of
+/// the store adds all events of a key one after the other, at the place of the first of them.
+fn newest_numbers<'a>(run: &QueueRun, keys: &mut VecDeque<&'a str>) -> Vec<(&'a str, u64)> {
+    let count = (run.last - run.first + 1).min(keys.len() as u64);
+    let mut counts = Vec::<(&str, u64)>::new();
+    let mut places = BTreeMap::<&str, usize>::new();
+    for key in keys.drain(..count as usize) {
+        let place = *places.entry(key).or_insert(counts.len());
+        if place == counts.len() {
+            counts.push((key, 0));
+        }
+        counts[place].1 += 1;
+    }
+    let mut next = run.first;
+    for (_, number) in &mut counts {
+        next += *number;
+        *number = next - 1;
+    }
+    counts
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const UNROUTED: u32 = 4;
+    fn shown(newest: Option<(u64, u64)>, first: u64) -> UnroutedEvents {
+        let newest = newest.map(|(number, history)| QueuePosition { number, history });
+        UnroutedEvents { newest, first }
+    }
+
+    fn put(writes: &mut RecentWrites, decision: &Decision, place: Place, now: Instant) {
+        writes.record_entry("a", NewestEntry { decision: decision.number, place }, now);
+    }
 
     #[test]
-    fn next_event_follows_the_newest_one() {
+    fn next_event_follows_an_unrouted_event() {
         let now = Instant::now();
         let mut writes = RecentWrites::new(now);
-        let shown = |newest: Option<(u64, u64)>, first| UnroutedEvents {
-            newest: newest.map(|(number, history)| QueuePosition { number, history }),
-            first,
-        };
-        let waiting = shown(Some((8, 80)), 5);
-        let published = shown(None, 11);
-        let lost = shown(None, 5);
-        assert!(writes.is_unrouted("a", waiting, UNROUTED), "another process added the entry");
-        assert!(!writes.is_unrouted("a", published, UNROUTED));
+        assert!(writes.must_wait("a", shown(Some((8, 80)), 5), 0), "an entry of another process");
+        assert!(!writes.must_wait("a", shown(None, 11), 0));
 
-        let newest = NewestEntry { queue: UNROUTED, number: 10 };
-        writes.newest.insert(digest(b"a"), newest, now);
-        writes.unrouted.insert(80, (), now);
-        assert!(writes.is_unrouted("a", waiting, UNROUTED));
-        assert!(writes.is_unrouted("a", lost, UNROUTED), "the inbox may publish the lost event");
-        assert!(!writes.is_unrouted("a", published, UNROUTED));
+        let decision = writes.begin_decision(0, now);
+        writes.record_run(80, now);
+        put(&mut writes, &decision, Place::Unrouted { number: 10 }, now);
+        assert!(writes.must_wait("a", shown(Some((10, 80)), 5), 0));
+        assert!(writes.must_wait("a", shown(None, 5), 1), "the inbox may publish a lost event");
+        assert!(!writes.must_wait("a", shown(None, 11), 1), "the inbox has removed the event");
+        assert_eq!(writes.partition_without_record("a", 1), None);
+    }
 
-        let newest = NewestEntry { queue: 2, number: 3 };
-        writes.newest.insert(digest(b"a"), newest, now);
-        assert!(!writes.is_unrouted("a", waiting, UNROUTED), "an older entry is back");
-        assert!(writes.is_unrouted("a", shown(Some((8, 81)), 5), UNROUTED), "of another process");
-        assert!(!writes.is_unrouted("a", lost, UNROUTED));
+    #[test]
+    fn next_event_follows_an_event_of_a_partition() {
+        let now = Instant::now();
+        let mut writes = RecentWrites::new(now);
+        writes.record_run(80, now);
+        let decision = writes.begin_decision(0, now);
+        put(&mut writes, &decision, Place::Partition { number: 2, disconnects: 0 }, now);
+        writes.record_run(90, now);
+        assert_eq!(writes.partition_without_record("a", 0), None, "the record has expired");
+        assert_eq!(writes.partition_without_record("a", 1), Some(2), "the record may be lost");
+        assert!(!writes.must_wait("a", shown(None, 5), 1));
+        let earlier = shown(Some((8, 80)), 5);
+        assert!(writes.must_wait("a", earlier, 0), "the store never lost anything");
+        assert!(!writes.must_wait("a", earlier, 1), "the store shows a removed entry again");
+        assert!(writes.must_wait("a", shown(Some((9, 90)), 5), 1), "a later entry of this process");
+        assert!(writes.must_wait("a", shown(Some((9, 91)), 5), 1), "an entry of another process");
+
+        // The store still has no record of the key when the next event arrives.
+        let mut decision = writes.begin_decision(1, now);
+        decision.remembered_keys.insert("a".to_owned());
+        let place = writes.place_in(2, "a", &decision);
+        put(&mut writes, &decision, place, now);
+        assert_eq!(writes.partition_without_record("a", 1), Some(2));
+    }
+
+    #[test]
+    fn events_of_a_key_have_entries_one_after_the_other() {
+        let mut keys = VecDeque::from(["a", "b", "a", "c", "a"]);
+        let run = |first, last| QueueRun { first, last, history: 1, call: 1 };
+        assert_eq!(newest_numbers(&run(7, 10), &mut keys), [("a", 8), ("b", 9), ("c", 10)]);
+        assert_eq!(newest_numbers(&run(20, 20), &mut keys), [("a", 20)]);
+        assert!(newest_numbers(&run(21, 21), &mut keys).is_empty());
+    }
+
+    /// A request makes its decision first, and ends last.
+    #[test]
+    fn entry_of_an_earlier_decision_replaces_no_newer_entry() {
+        let now = Instant::now();
+        let mut writes = RecentWrites::new(now);
+        let [slow, fast] = [0, 0].map(|disconnects| writes.begin_decision(disconnects, now));
+        put(&mut writes, &fast, Place::Partition { number: 2, disconnects: 0 }, now);
+        put(&mut writes, &slow, Place::Unrouted { number: 5 }, now);
+        assert_eq!(writes.partition_without_record("a", 1), Some(2));
     }
 }
