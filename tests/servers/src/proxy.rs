@@ -7,6 +7,7 @@ mod state;
 
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
 use anyhow::Result;
@@ -43,23 +44,24 @@ pub enum Mode {
 pub struct Proxy {
     address: Ipv4Addr,
     port: Arc<Port>,
-    server: u16,
+    /// The port of the server.
+    server: Arc<AtomicU16>,
     state: Arc<State>,
 }
 
 impl Proxy {
     /// Starts a proxy in front of the server on a port of 127.0.0.1. The server need not be running yet.
     pub fn start(server: u16) -> Result<Self> {
-        Self::listen(Ipv4Addr::LOCALHOST, Arc::new(Port::take()?), server)
+        Self::listen(Ipv4Addr::LOCALHOST, Arc::new(Port::take()?), Arc::new(AtomicU16::new(server)))
     }
 
     /// Starts another proxy in front of the same server, on the same port of another address of this machine.
     pub fn start_beside(&self, address: Ipv4Addr) -> Result<Self> {
-        Self::listen(address, Arc::clone(&self.port), self.server)
+        Self::listen(address, Arc::clone(&self.port), Arc::clone(&self.server))
     }
 
-    fn listen(address: Ipv4Addr, port: Arc<Port>, server: u16) -> Result<Self> {
-        let proxy = Self { address, port, server, state: Arc::default() };
+    fn listen(address: Ipv4Addr, port: Arc<Port>, server: Arc<AtomicU16>) -> Result<Self> {
+        let proxy = Self { address, port, server: Arc::clone(&server), state: Arc::default() };
         let port = proxy.port();
         let state = Arc::clone(&proxy.state);
         std::thread::spawn(move || {
@@ -67,7 +69,7 @@ impl Proxy {
                 // Another process of the machine may listen on the port for a moment.
                 if let Ok(listener) = TcpListener::bind((address, port)) {
                     state.change(|inner| inner.listens = true);
-                    accept(&state, &listener, server);
+                    accept(&state, &listener, &server);
                     drop(listener);
                     state.change(|inner| inner.listens = false);
                 } else {
@@ -82,6 +84,12 @@ impl Proxy {
     /// Returns the proxy's port.
     pub fn port(&self) -> u16 {
         self.port.number()
+    }
+
+    /// Closes all open connections, and passes new connections to another server on a port of 127.0.0.1.
+    pub fn forward_to(&self, server: u16) {
+        self.server.store(server, Ordering::SeqCst);
+        self.cut();
     }
 
     /// Changes the mode for new and open connections. The mode is in effect when the method returns.
@@ -161,12 +169,13 @@ impl Drop for Proxy {
     }
 }
 
-fn accept(state: &Arc<State>, listener: &TcpListener, server: u16) {
+fn accept(state: &Arc<State>, listener: &TcpListener, server: &AtomicU16) {
     while let Ok((client, _)) = listener.accept() {
         if state.lock().is_shut() {
             return;
         }
-        if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server)) {
+        if let Ok(server) = TcpStream::connect((Ipv4Addr::LOCALHOST, server.load(Ordering::SeqCst)))
+        {
             // The call fails only if one side has closed its connection already.
             let _ = connection::start(state, client, server);
         }

@@ -52,6 +52,13 @@ impl Rabbit {
         Ok(Self { server, virtual_host: DEFAULT.to_owned(), is_shared: false })
     }
 
+    /// Starts another node of this separate broker, and waits until it accepts connections. The queues that clients
+    /// declare from then on have a copy on the new node, up to a number of copies that the broker limits.
+    pub fn join(&self) -> Result<Self> {
+        let server = Arc::new(Server::join(self.private_server()?)?);
+        Ok(Self { server, virtual_host: DEFAULT.to_owned(), is_shared: false })
+    }
+
     /// Creates a virtual host on the broker that the tests of this process share.
     pub fn shared() -> Result<Self> {
         Self::shared_with(&RabbitOptions::new())
@@ -139,6 +146,43 @@ impl Rabbit {
         self.private_server()?.restart()
     }
 
+    /// Begins or ends the maintenance of this node, as `rabbitmq-upgrade drain` and `rabbitmq-upgrade revive` do. During
+    /// the maintenance, the node has no connections, and leads no queue that has copies on other nodes.
+    pub fn set_in_maintenance(&self, is_in_maintenance: bool) -> Result<()> {
+        let change = if is_in_maintenance { "drain" } else { "revive" };
+        let done = self.private_server()?.evaluate(&format!("rabbit_maintenance:{change}()."))?;
+        ensure!(done == "ok", "cannot {change} the node: {done}");
+        Ok(())
+    }
+
+    /// Makes this node the leader of a quorum queue.
+    pub fn lead(&self, queue: &str) -> Result<()> {
+        let server = self.private_server()?;
+        let transfer = format!(
+            "{{ok, Queue}} = rabbit_amqqueue:lookup(rabbit_misc:r({}, queue, {})), \
+             {{Name, _}} = amqqueue:get_pid(Queue), Member = {{Name, node()}}, \
+             case ra:members(Member, 1000) of \
+                 {{ok, _, Member}} -> led; \
+                 {{ok, _, Leader}} -> ra:transfer_leadership(Leader, Member); \
+                 Other -> Other end.",
+            binary(&self.virtual_host),
+            binary(queue)
+        );
+        wait_until("the leader of the queue", || Ok(server.evaluate(&transfer)? == "led"))
+    }
+
+    /// Moves the declarations into the database Khepri, which the broker has since version 4.0. Does nothing in earlier
+    /// versions.
+    pub fn enable_khepri(&self) -> Result<()> {
+        if self.version()? < (4, 0) {
+            return Ok(());
+        }
+        let enable = "{rabbit_feature_flags:enable(khepri_db), rabbit_khepri:is_enabled()}.";
+        let done = self.private_server()?.evaluate(enable)?;
+        ensure!(done == "{ok,true}", "cannot enable Khepri: {done}");
+        Ok(())
+    }
+
     /// Sets a parameter of the Erlang application `rabbit` to a value in Erlang's notation.
     pub fn set(&self, parameter: &str, value: &str) -> Result<()> {
         // RabbitMQ 4 reads some parameters from `persistent_term`, so set the parameter in both places.
@@ -152,6 +196,13 @@ impl Rabbit {
     /// publish.
     pub fn limit_memory(&self, part: f64) -> Result<()> {
         let set = format!("vm_memory_monitor:set_vm_memory_high_watermark({part:.6}).");
+        self.private_server()?.evaluate(&set).map(drop)
+    }
+
+    /// Sets the free space of the disk, in bytes, that the broker needs. With less free space, the broker blocks all
+    /// connections that publish.
+    pub fn need_free_disk(&self, bytes: u64) -> Result<()> {
+        let set = format!("rabbit_disk_monitor:set_disk_free_limit({bytes}).");
         self.private_server()?.evaluate(&set).map(drop)
     }
 

@@ -15,6 +15,7 @@ mod locations;
 mod login_backend;
 mod lost;
 mod messages;
+mod nodes;
 mod original_letters;
 mod policies;
 mod producers;

@@ -218,6 +218,18 @@ async fn renamed_command_is_named_at_start() {
     assert!(words.contains("hmget") && words.contains("remove rename-command"), "{words}");
 }
 
+/// The configuration of the server removes the command `CONFIG`. The store reads the settings of the server with other
+/// commands, and works.
+#[tokio::test]
+async fn removed_config_command_is_not_needed() {
+    let server = Server::start(&["rename-command CONFIG \"\""]).expect("a server");
+    let store = RedisStore::open(options(&server.url())).await.expect("the store");
+    let mut owner = Owner::claim(&store, "s", 0).await;
+    let batch = owner.batch(vec![step("k", 1)]);
+    assert_eq!(until_applied(&store, &owner, &batch).await.refused, []);
+    assert_eq!(next_of(&store, "k").await, 2);
+}
+
 /// A right is revoked while a commit needs it. When the right is granted again, the commit must be made once.
 #[tokio::test]
 async fn commit_waits_for_a_revoked_right() {

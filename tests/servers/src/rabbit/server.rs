@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -23,6 +24,8 @@ const ELECTION_TIMEOUT: Duration = Duration::from_mins(1);
 /// The words in the broker's log that mark the end of a start.
 const STARTED_WORDS: &str = "Server startup complete";
 const CONFIG: &str = "rabbitmq.conf";
+/// The file with the secret that the nodes of a cluster share.
+const COOKIE: &str = ".erlang.cookie";
 const LOG_TAIL_LINES: usize = 30;
 
 /// A broker in a private folder on private ports of 127.0.0.1. Dropping the value kills the broker.
@@ -31,8 +34,9 @@ pub(super) struct Server {
     /// Declared before the folder: Rust drops fields in the order of their declaration, so the process ends before its
     /// folder is removed.
     pub(super) process: ServerProcess,
-    /// The name service that Erlang needs. The broker does not use the machine's own name service.
-    names: ServerProcess,
+    /// The name service that Erlang needs. The broker does not use the machine's own name service. The nodes of a
+    /// cluster use the name service of the first node.
+    names: Arc<ServerProcess>,
     programs: Programs,
     pub(super) options: RabbitOptions,
     pub(super) port: Port,
@@ -40,13 +44,35 @@ pub(super) struct Server {
     pub(super) management: Option<Port>,
     console: Console,
     distribution: u16,
-    epmd: Port,
+    epmd: Arc<Port>,
+    /// The names of the nodes of the cluster, which a new node joins. Empty if the broker has only this node.
+    members: Vec<String>,
     folder: TempDir,
 }
 
 impl Server {
     /// Starts a broker, and waits until it accepts connections.
     pub(super) fn start(options: &RabbitOptions) -> Result<Self> {
+        let server = Self::new(options)?;
+        server.start_names()?;
+        server.configure()?;
+        server.launch()?;
+        Ok(server)
+    }
+
+    /// Starts another node, which joins the cluster of a running node, and waits until it accepts connections.
+    pub(super) fn join(first: &Self) -> Result<Self> {
+        let mut server = Self::new(&first.options)?;
+        server.names = Arc::clone(&first.names);
+        server.epmd = Arc::clone(&first.epmd);
+        server.members = vec![first.node(), server.node()];
+        fs::copy(first.folder.path().join(COOKIE), server.folder.path().join(COOKIE))?;
+        server.configure()?;
+        server.launch()?;
+        Ok(server)
+    }
+
+    fn new(options: &RabbitOptions) -> Result<Self> {
         let folder = tempfile::Builder::new().prefix("ordain-rabbit-").tempdir()?;
         let tls = if options.tls {
             Some((Port::take()?, Certificates::make(&folder.path().join("tls"))?))
@@ -57,9 +83,9 @@ impl Server {
             fs::create_dir(folder.path().join(name))?;
         }
         fs::write(folder.path().join("plugins"), enabled_plugins(options))?;
-        let server = Self {
+        Ok(Self {
             process: ServerProcess::default(),
-            names: ServerProcess::default(),
+            names: Arc::default(),
             programs: Programs::find()?,
             options: options.clone(),
             port: Port::take()?,
@@ -67,13 +93,15 @@ impl Server {
             management: options.management.then(Port::take).transpose()?,
             console: Console::new()?,
             distribution: free_everywhere()?,
-            epmd: Port::take()?,
+            epmd: Arc::new(Port::take()?),
+            members: Vec::new(),
             folder,
-        };
-        server.configure()?;
-        server.start_names()?;
-        server.launch()?;
-        Ok(server)
+        })
+    }
+
+    /// Returns the name of the node.
+    pub(super) fn node(&self) -> String {
+        format!("ordain-{}@localhost", self.port.number())
     }
 
     fn configure(&self) -> Result<()> {
@@ -100,6 +128,12 @@ impl Server {
         if let Some(port) = &self.management {
             lines.push("management.tcp.ip = 127.0.0.1".to_owned());
             lines.push(format!("management.tcp.port = {}", port.number()));
+        }
+        if !self.members.is_empty() {
+            lines.push("cluster_formation.peer_discovery_backend = classic_config".to_owned());
+        }
+        for (number, name) in (1..).zip(&self.members) {
+            lines.push(format!("cluster_formation.classic_config.nodes.{number} = {name}"));
         }
         lines.extend(self.options.lines.iter().cloned());
         Ok(fs::write(self.folder.path().join(CONFIG), lines.join("\n") + "\n")?)
@@ -188,7 +222,7 @@ impl Server {
             ("ERL_EPMD_PORT", self.epmd.number().to_string()),
             ("ERL_EPMD_ADDRESS", "127.0.0.1".to_owned()),
             ("RABBITMQ_ALLOW_INPUT", "1".to_owned()),
-            ("RABBITMQ_NODENAME", format!("ordain-{}@localhost", self.port.number())),
+            ("RABBITMQ_NODENAME", self.node()),
             ("RABBITMQ_MNESIA_BASE", place("data")),
             ("RABBITMQ_LOG_BASE", place("log")),
             ("RABBITMQ_DIST_PORT", self.distribution.to_string()),

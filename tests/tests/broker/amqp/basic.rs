@@ -33,9 +33,7 @@ fn events_take_effect_once_with_redis_store() -> Result<()> {
 
 /// While the host is stopped, the four queues of a stream have a backlog, and the broker restarts. The later events of
 /// each key must arrive in the same queue as its earlier events, so the partition of the key must not change.
-#[test]
-fn keys_stay_in_their_partitions() -> Result<()> {
-    let mut rig = Rig::with_private_broker("", "", "partitions = 4")?;
+fn check_partitions(mut rig: Rig) -> Result<()> {
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
     let lines = in_turn(60, 30);
@@ -73,6 +71,19 @@ fn keys_stay_in_their_partitions() -> Result<()> {
     let rows = rig.home.rows(&["keys", "list", "cases", "--json"])?;
     ensure!(rows.iter().all(|row| row["next"] == 31), "{rows:?}");
     Ok(())
+}
+
+#[test]
+fn keys_stay_in_their_partitions() -> Result<()> {
+    check_partitions(Rig::with_private_broker("", "", "partitions = 4")?)
+}
+
+/// If the broker has the database Khepri (since RabbitMQ 4.0), the broker uses it.
+#[test]
+fn keys_of_a_fifo_stream_stay_in_their_partitions() -> Result<()> {
+    let rig = Rig::with_private_broker("", "ordering = \"fifo\"", "partitions = 4")?;
+    rig.rabbit.enable_khepri()?;
+    check_partitions(rig)
 }
 
 #[test]

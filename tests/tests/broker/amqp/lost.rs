@@ -81,11 +81,20 @@ fn paused_broker_loses_nothing() -> Result<()> {
 
 /// The broker accepts no messages because of its memory limit. The messages must wait, and no message may be lost.
 #[test]
-fn blocked_publishing_loses_nothing() -> Result<()> {
+fn alarm_about_the_memory_loses_nothing() -> Result<()> {
     disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
         rig.rabbit.limit_memory(0.00001)?;
         sleep(Duration::from_secs(3));
         rig.rabbit.limit_memory(0.4)
+    })
+}
+
+#[test]
+fn alarm_about_the_disk_loses_nothing() -> Result<()> {
+    disturbance_loses_nothing(Rig::with_private_broker("", "", "")?, |rig| {
+        rig.rabbit.need_free_disk(1 << 60)?;
+        sleep(Duration::from_secs(3));
+        rig.rabbit.need_free_disk(1 << 20)
     })
 }
 
@@ -453,6 +462,30 @@ fn large_events_stay_within_memory() -> Result<()> {
     println!("at most {} MiB", peak >> 10);
     ensure!(peak < 260 << 10, "{peak} KiB");
     Ok(())
+}
+
+/// The queue drops an event after three failed deliveries. While the host processes its events, it is killed five times.
+/// Each event waits longer for its turn than a start takes, but no event fails three times.
+#[test]
+fn kills_under_load_use_up_no_delivery_limit() -> Result<()> {
+    let rig = Rig::with("", "", "")?;
+    rig.rabbit.set_policy("^cases$", r#"{"delivery-limit":3}"#)?;
+    let mut service = Service::start(&rig.home, &["run"])?;
+    rig.until_declared()?;
+    let lines = in_turn(50, 200);
+    let mut out = Vec::new();
+    for (number, lines_of_round) in lines.chunks(lines.len() / 5).enumerate() {
+        rig.publish(lines_of_round)?;
+        rig.take(&mut out, number * lines.len() / 5 + 200)?;
+        service.kill()?;
+        service = Service::start(&rig.home, &["run"])?;
+    }
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    rig.until_empty()?;
+    let dropped = rig.rabbit.queues()?.remove("cases.dropped");
+    ensure!(dropped.is_none_or(|dropped| dropped == (0, 0)), "{dropped:?}");
+    service.end()
 }
 
 /// Event sizes and the prefetch change often. If the host returns events to the broker, the broker delivers them again

@@ -39,6 +39,34 @@ fn ensure_not_misleading(service: &Service) -> Result<()> {
     Ok(())
 }
 
+/// The right to write is withdrawn while the sink publishes, on its open connection, and is given back later.
+#[test]
+fn messages_wait_while_the_right_to_write_is_withdrawn() -> Result<()> {
+    let rig = rig_of_user("withdrawn", "", "")?;
+    let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
+    rig.until_declared()?;
+    let lines = in_turn(20, 30);
+    let (first, second) = lines.split_at(lines.len() / 2);
+    let mut out = Vec::new();
+    rig.publish(first)?;
+    rig.take(&mut out, first.len())?;
+    rig.rabbit.set_rights("withdrawn", [".*", "^cases", ".*"])?;
+    // A channel remembers a right for some time. A new connection queries the broker again.
+    close(&rig, SINK)?;
+    rig.publish(second)?;
+    service.until_lines(1, &["message refused by the broker", "ACCESS_REFUSED"])?;
+    rig.until_empty()?;
+    let page = admin(&mut service)?;
+    wait_until("the report of the refused sink", || {
+        Ok(metric(page, "ordain_sink_accepted")? == Some(0))
+    })?;
+    rig.rabbit.set_rights("withdrawn", [".*"; 3])?;
+    rig.take(&mut out, lines.len())?;
+    tally::check(&by_key(&lines)?, &out.join("\n"))?;
+    ensure_not_misleading(&service)?;
+    service.end()
+}
+
 /// The broker refuses a message of the sink, then closes the connection of the sink, and then refuses the next
 /// connections of the sink. Each time, the log must state the present reason, and not an earlier reason. The broker
 /// also refuses the connection of the host's health check, and the metric must report this. But the host still consumes

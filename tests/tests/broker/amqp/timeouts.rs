@@ -58,6 +58,41 @@ fn channel_closed_by_consumer_timeout_loses_nothing() -> Result<()> {
     service.end()
 }
 
+/// The execution of one event takes longer than the timeout, so the broker closes the channel meanwhile, and delivers
+/// the event again. The event still takes effect once, and before the later events of its key.
+#[test]
+fn handler_slower_than_consumer_timeout_loses_nothing() -> Result<()> {
+    for ordering in ["sequenced", "fifo"] {
+        let stream = format!(
+            "ordering = \"{ordering}\"\nspill_after = \"10m\"\n\
+             retry = {{ attempts = 1, on_exhausted = \"skip\" }}"
+        );
+        let sections = "[plugins]\ntimeout = \"10s\"\n";
+        let rig = Rig::on(broker_with_consumer_timeout(4)?, sections, &stream, "")?;
+        rig.home.write("ordain.toml", rig.home.read("ordain.toml").replace("tally", "faulty"))?;
+        let mut service = Service::start(&rig.home, &["run"])?;
+        rig.until_declared()?;
+        // The host ends the execution of the first event at the time limit of the handler.
+        let first = line("slow", 1, &json!({ "do": "loop" }));
+        let later = (2..=5).map(|number| {
+            line("slow", number, &json!({ "do": "emit", "type": number.to_string() }))
+        });
+        rig.publish(&[first].into_iter().chain(later).collect::<Vec<_>>())?;
+        service.until_says(TIMEOUT_REASON)?;
+        let messages = rig.client.take("out", 4)?;
+        let kinds: Vec<String> = messages
+            .iter()
+            .filter_map(|message| message.properties.kind().as_ref().map(ToString::to_string))
+            .collect();
+        ensure!(kinds == ["2", "3", "4", "5"], "{ordering}: {kinds:?}");
+        rig.until_empty()?;
+        service.end()?;
+        let letters = rig.home.rows(&["dead", "list", "cases", "--json"])?;
+        ensure!(letters.len() == 1 && letters[0]["event"]["id"] == "slow-1", "{letters:?}");
+    }
+    Ok(())
+}
+
 /// A timeout must not stop a `fifo` stream. After the timeout, the broker redelivers events to which the host has
 /// already assigned numbers.
 #[test]
