@@ -8,6 +8,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use ordain_core::{Build, FailureKind, FileDigest};
 use rustix::io::Errno;
@@ -53,6 +54,12 @@ pub struct LoadError {
     /// True if the machine, and not the file, caused the failure: a later load of the same file may succeed.
     pub is_temporary: bool,
 }
+
+/// Number of attempts to start the trial instance, while the machine refuses the start. For example, Linux refuses to
+/// seal the memory image of a component while the kernel uses a page of this image.
+const START_ATTEMPTS: usize = 10;
+/// Delay before the next attempt to start the trial instance.
+const START_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Maximum size of the reason of a [`LoadError`], in bytes. Without this limit, a file could cause a reason that is as
 /// long as the file.
@@ -122,12 +129,25 @@ impl HandlerEngine {
         let build = Build { version: file.version(digest), digest };
         let migrates = ty.get_export(self.wasm(), MIGRATION_INTERFACE).is_some();
         let handler = Arc::new(Handler::new(file.clone(), build, pre, handle, migrates));
-        let _running = self.keep_ticking();
-        block_on(HandlerInstance::trial(self, &handler)).map_err(|failure| LoadFailure {
-            reason: format!("does not start: {}", failure.message),
-            is_temporary: failure.kind == FailureKind::Retry,
-        })?;
+        self.start_trial(&handler)?;
         Ok(handler)
+    }
+
+    fn start_trial(&self, handler: &Handler) -> Result<(), LoadFailure> {
+        let _running = self.keep_ticking();
+        let mut attempts = 1;
+        loop {
+            let Err(failure) = block_on(HandlerInstance::trial(self, handler)) else {
+                return Ok(());
+            };
+            let is_temporary = failure.kind == FailureKind::Retry;
+            if !is_temporary || attempts == START_ATTEMPTS {
+                let reason = format!("does not start: {}", failure.message);
+                return Err(LoadFailure { reason, is_temporary });
+            }
+            attempts += 1;
+            std::thread::sleep(START_RETRY_DELAY);
+        }
     }
 }
 
