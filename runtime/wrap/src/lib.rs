@@ -34,8 +34,8 @@ pub enum WrapError {
     /// The module is a program that runs once, from its function `_start`.
     #[error(
         "is a program that runs once (it exports `_start`), but a handler is a library (a reactor). Add the flag that \
-         builds a library: for Go, `-buildmode=c-shared`; for TinyGo, `-buildmode=c-shared`; for C with `zig cc` or \
-         clang, `-mexec-model=reactor`; for Zig, `-mexec-model=reactor -fno-entry`"
+         builds a library: for Go, `-buildmode=c-shared`; for C with `zig cc` or clang, `-mexec-model=reactor`; for \
+         Zig, `-mexec-model=reactor -fno-entry`"
     )]
     Command,
     /// The module does not export the function of a handler.

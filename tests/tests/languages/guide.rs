@@ -2,61 +2,66 @@
 //! printed.
 
 use std::fs;
-use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
-use ordain_tests::guide::{other_blocks, section_code};
-use ordain_tests::plugins::root;
+use ordain_tests::guide::{SectionCode, other_blocks, section_code};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::tools::{shell, shell_with_errors};
 
-/// The section that builds a handler in Python, Go or C by hand.
-const BY_HAND: &str = "A handler, its test and its component";
+/// The section of each page that replaces the sample handler of a new project.
+const OWN_HANDLER: &str = "Your own handler";
 
-/// A folder beside the clone of the repository, as the pages describe it.
-struct Workshop {
+/// A project that the first command of a page has created.
+struct Project {
     home: TempDir,
-    /// The name of the folder with the handler.
     name: &'static str,
+    page: &'static str,
+    /// The files of the page, and its commands after the first command.
+    code: SectionCode,
 }
 
-impl Workshop {
-    /// Creates a folder beside the clone.
-    fn new(name: &'static str) -> Result<Self> {
+impl Project {
+    /// Creates the project of a page in an empty folder. Each file of the page must replace a file of the project.
+    fn new(page: &'static str, name: &'static str) -> Result<Self> {
+        let mut code = section_code(page, OWN_HANDLER)?;
+        ensure!(!code.commands.is_empty(), "{page} has no commands");
         let home = tempfile::tempdir()?;
-        symlink(root(), home.path().join("ordain"))?;
-        Ok(Self { home, name })
+        shell(home.path(), &code.commands.remove(0)).with_context(|| page)?;
+        let project = Self { home, name, page, code };
+        for (name, _) in &project.code.files {
+            ensure!(project.path(name).exists(), "{page}: the project has no file {name}");
+        }
+        Ok(project)
     }
 
     fn folder(&self) -> PathBuf {
         self.home.path().join(self.name)
     }
 
-    fn write(&self, name: &str, text: &str) -> Result<()> {
-        let file = self.folder().join(name);
-        fs::create_dir_all(file.parent().context("a file in a folder")?)?;
-        Ok(fs::write(file, text)?)
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder().join(name)
     }
 
-    /// Writes the files of a page, and runs its commands: the commands that test and build the handler, which must
+    fn write(&self, name: &str, text: &str) -> Result<()> {
+        Ok(fs::write(self.path(name), text)?)
+    }
+
+    /// Writes the files of the page, and runs its commands: the commands that test and build the handler, which must
     /// print `tested`, and then the commands that run the handler. Returns the output of the run.
-    fn follow(
-        &self,
-        files: &[(String, String)],
-        commands: &[String],
-        tested: &str,
-    ) -> Result<String> {
-        for (name, text) in files {
+    fn follow(&self, tested: &str) -> Result<String> {
+        for (name, text) in &self.code.files {
             self.write(name, text)?;
         }
-        let [build, run] = commands else { panic!("{commands:?}") };
-        let output = shell_with_errors(&self.folder(), build)?;
-        ensure!(output.contains(tested), "{tested:?} is not in\n{output}");
-        let printed = shell(&self.folder(), run)?;
-        ensure!(printed.contains("ordain.toml is valid"), "{printed}");
+        let [build, run] = &self.code.commands[..] else {
+            panic!("{}: {:?}", self.page, self.code.commands)
+        };
+        let output = shell_with_errors(&self.folder(), build).with_context(|| self.page)?;
+        ensure!(output.contains(tested), "{}: {tested:?} is not in\n{output}", self.page);
+        let printed = shell(&self.folder(), run).with_context(|| self.page)?;
+        ensure!(printed.contains("ordain.toml is valid"), "{}: {printed}", self.page);
         Ok(printed)
     }
 }
@@ -70,36 +75,27 @@ fn data_of_anna(printed: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Follows a page that builds a handler by hand. Returns the output of the run.
-fn follow(page: &str, name: &'static str, tested: &str) -> Result<String> {
-    let code = section_code(page, BY_HAND)?;
-    let workshop = Workshop::new(name)?;
-    workshop.follow(&code.files, &code.commands, tested).with_context(|| page.to_owned())
-}
-
 #[test]
 fn page_about_javascript_works() -> Result<()> {
-    let page = "javascript.md";
-    let code = section_code(page, "Your own handler")?;
-    let (new, commands) = code.commands.split_first().context("the page has no commands")?;
-    let workshop = Workshop::new("visits")?;
-    shell(workshop.home.path(), new)?;
-    for (name, _) in &code.files {
-        ensure!(workshop.folder().join(name).exists(), "the project has no {name}");
-    }
-    let printed = workshop.follow(&code.files, commands, "pass 1").with_context(|| page)?;
-    assert_eq!(data_of_anna(&printed), [json!(["/", 1]), json!(["/cart", 2])], "{printed}");
+    visits_are_counted(&Project::new("javascript.md", "visits")?.follow("pass 1")?);
     Ok(())
 }
 
 #[test]
 fn page_about_python_works() -> Result<()> {
-    balances_are_right(&follow("python.md", "handlers", "Ran 1 test")?)
+    balances_are_right(&Project::new("python.md", "account")?.follow("Ran 1 test")?)
 }
 
 #[test]
 fn page_about_go_works() -> Result<()> {
-    balances_are_right(&follow("go.md", "handlers", "ok  \thandlers/account")?)
+    let project = Project::new("go.md", "account")?;
+    balances_are_right(&project.follow("ok  \thandlers/account/handler")?)
+}
+
+#[test]
+fn page_about_c_works() -> Result<()> {
+    visits_are_counted(&Project::new("c.md", "visits")?.follow("a visit is counted")?);
+    Ok(())
 }
 
 fn balances_are_right(printed: &str) -> Result<()> {
@@ -109,46 +105,38 @@ fn balances_are_right(printed: &str) -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn page_about_c_works() -> Result<()> {
-    let printed = follow("c.md", "handlers", "a visit is counted")?;
-    assert_eq!(data_of_anna(&printed), [json!(["/", 1]), json!(["/cart", 2])], "{printed}");
-    Ok(())
+fn visits_are_counted(printed: &str) {
+    assert_eq!(data_of_anna(printed), [json!(["/", 1]), json!(["/cart", 2])], "{printed}");
 }
 
 /// The handler that the page shows for events with different data, after the page's first handler.
 #[test]
 fn decoding_on_the_page_about_python_works() -> Result<()> {
-    let code = section_code("python.md", BY_HAND)?;
-    let [decoding] = &other_blocks("python.md", BY_HAND, "python")?[..] else {
+    let page = "python.md";
+    let [decoding] = &other_blocks(page, OWN_HANDLER, "python")?[..] else {
         panic!("the page has other blocks")
     };
-    let workshop = Workshop::new("handlers")?;
-    let (_, first) = code.files.first().context("the page has no handler")?;
-    workshop.write(
-        "account.py",
+    let project = Project::new(page, "account")?;
+    let (name, first) = project.code.files.first().context("the page has no handler")?;
+    project.write(
+        name,
         &format!("{first}\n\nfrom ordain import delete\n\n{decoding}    return put(Account(change.amount_cents))\n"),
     )?;
-    let test = "from account import Account, handle\nfrom ordain.testing import Runner\n\
+    let test = "from handler import Account, handle\nfrom ordain.testing import Runner\n\
                 run = Runner(handle)\nrun.event('moved', {'amount_cents': 5})\n\
                 print(run.state, run.event('account.closed').ends_key)\n";
-    workshop.write("check.py", test)?;
-    let run = "PYTHONPATH=../ordain/sdk/python python3 check.py";
-    assert_eq!(shell(&workshop.folder(), run)?, "Account(balance_cents=5) True\n");
+    project.write("src/check.py", test)?;
+    let run = "PYTHONPATH=vendor/ordain-sdk python3 src/check.py";
+    assert_eq!(shell(&project.folder(), run)?, "Account(balance_cents=5) True\n");
     Ok(())
 }
 
 /// The statements that the page shows for messages with other properties, and for events with different data.
 #[test]
 fn statements_on_the_page_about_go_compile() -> Result<()> {
-    let code = section_code("go.md", BY_HAND)?;
-    let [messages, decoding] = &other_blocks("go.md", BY_HAND, "go")?[..] else {
+    let [messages, decoding] = &other_blocks("go.md", OWN_HANDLER, "go")?[..] else {
         panic!("the page has other blocks")
     };
-    let workshop = Workshop::new("handlers")?;
-    for (name, text) in code.files.iter().filter(|(name, _)| name == "go.mod") {
-        workshop.write(name, text)?;
-    }
     let decoding = decoding.replace("\t…\n", "\t}\n\treturn nil, ordain.Reject(\"unknown\")\n}\n");
     let program = format!(
         "package main\n\nimport \"ordain\"\n\ntype Account struct{{}}\ntype Renamed struct{{}}\n\
@@ -156,18 +144,20 @@ fn statements_on_the_page_about_go_compile() -> Result<()> {
          func invoiced(invoice Account, pdf []byte, customer string) (*ordain.Outcome[Account], error) {{\n{messages}}}\n\
          {decoding}\nfunc init() {{ ordain.Handle(handle) }}\nfunc main() {{}}\n"
     );
-    workshop.write("main.go", &program)?;
-    shell(&workshop.folder(), "go vet .")?;
+    let project = Project::new("go.md", "account")?;
+    fs::remove_file(project.path("handler/handler_test.go"))?;
+    project.write("handler/handler.go", &program)?;
+    shell(&project.folder(), "go vet ./...")?;
     Ok(())
 }
 
 /// The statements that the page shows for reading and writing JSON.
 #[test]
 fn json_on_the_page_about_c_works() -> Result<()> {
-    let [reading, writing] = &other_blocks("c.md", BY_HAND, "c")?[..] else {
+    let [reading, writing] = &other_blocks("c.md", OWN_HANDLER, "c")?[..] else {
         panic!("the page has other blocks")
     };
-    let workshop = Workshop::new("handlers")?;
+    let project = Project::new("c.md", "visits")?;
     let program = format!(
         "#include \"ordain_testing.h\"\n#include <stdio.h>\n\
          ORDAIN_HANDLER(event, state) {{\n{reading}\
@@ -179,11 +169,11 @@ fn json_on_the_page_about_c_works() -> Result<()> {
          const ordain_outcome *outcome = ordain_runner_event(runner, \"paid\", data);\n\
          puts(outcome->messages[0].data.ptr);\nordain_runner_free(runner);\n}}\n"
     );
-    workshop.write("statements.c", &program)?;
-    let makefile = "include ../ordain/sdk/c/ordain.mk\n\
+    project.write("statements.c", &program)?;
+    let makefile = "include vendor/ordain-sdk/ordain.mk\n\
                     run:\n\t@$(CC) $(ORDAIN_TEST_FLAGS) -Werror statements.c $(ORDAIN_SOURCES) -o run && ./run\n";
-    workshop.write("Makefile", makefile)?;
-    let printed = shell(&workshop.folder(), "make --silent run")?;
+    project.write("Makefile", makefile)?;
+    let printed = shell(&project.folder(), "make --silent run")?;
     assert_eq!(printed, "{\"order\":\"key\",\"cents\":[5,100,4,0]}\n");
     Ok(())
 }
