@@ -31,9 +31,6 @@ const IGNORED_FOLDERS: [&str; 6] =
 /// Size limit of an embedded file, in bytes: every file is part of the program `ordain`.
 const FILE_LIMIT_BYTES: u64 = 200_000;
 
-/// The path of the WIT in the Rust SDK, and the path in a copy of the SDK.
-const WIT_PATH: (&str, &str) = ("\"../../wit\"", "\"wit\"");
-
 fn main() -> Result<()> {
     let manifest = std::env::var_os("CARGO_MANIFEST_DIR").context("CARGO_MANIFEST_DIR")?;
     let root = fs::canonicalize(Path::new(&manifest).join("../.."))?;
@@ -70,7 +67,8 @@ fn write_template(
     }
     writeln!(code, "], sdk: &[")?;
     for (name, path) in sdk_files(sdk, template)? {
-        let path = if language == "rust" { vendored(root, out, &name, &path)? } else { path };
+        let is_manifest = language == "rust" && name == format!("{SDK_FOLDER}/Cargo.toml");
+        let path = if is_manifest { vendored_manifest(root, out, &path)? } else { path };
         write_file(code, &name, &path)?;
     }
     writeln!(code, "] }},")?;
@@ -163,22 +161,13 @@ fn files(folder: &Path) -> Result<Vec<(String, PathBuf)>> {
     Ok(found)
 }
 
-/// Returns the path of a file of the Rust SDK in a form that does not depend on this repository.
-fn vendored(root: &Path, out: &Path, name: &str, path: &Path) -> Result<PathBuf> {
-    let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
-    let name = name.trim_start_matches(SDK_FOLDER).trim_matches('/');
-    let changed = match name {
-        "Cargo.toml" => self_contained(&text, &fs::read_to_string(root.join("Cargo.toml"))?)?,
-        "src/guest.rs" => {
-            ensure!(text.contains(WIT_PATH.0), "{} has no path of the WIT", path.display());
-            text.replace(WIT_PATH.0, WIT_PATH.1)
-        }
-        _ => return Ok(path.to_owned()),
-    };
-    println!("cargo::rerun-if-changed={}", path.display());
-    let target = out.join("sdk-rust").join(name);
-    fs::create_dir_all(target.parent().context("a file without a folder")?)?;
-    fs::write(&target, changed)?;
+/// Returns the path of a copy of the Rust SDK's manifest that does not depend on this repository.
+fn vendored_manifest(root: &Path, out: &Path, manifest: &Path) -> Result<PathBuf> {
+    let text = fs::read_to_string(manifest)?;
+    let workspace = fs::read_to_string(root.join("Cargo.toml"))?;
+    println!("cargo::rerun-if-changed={}", manifest.display());
+    let target = out.join("sdk-rust.toml");
+    fs::write(&target, self_contained(&text, &workspace)?)?;
     Ok(target)
 }
 

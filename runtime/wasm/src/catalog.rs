@@ -97,6 +97,15 @@ pub enum LoadOutcome {
     Unchanged,
 }
 
+/// Returns the advice for a file of the handler `name` that has other content than a file of the same version.
+pub fn other_content_advice(name: &str) -> String {
+    format!(
+        "give the file a higher version. Some compilers write another file at each build of the same source: during \
+         development, name the file {name}.wasm, without a version. Each content of such a file counts as a version of \
+         its own"
+    )
+}
+
 impl Catalog {
     /// Creates an empty catalog for the handlers in `used`.
     pub fn new(used: impl IntoIterator<Item = String>) -> Self {
@@ -233,10 +242,10 @@ impl Catalog {
         let found = match other {
             Some(other) => Err(FileFault {
                 reason: format!(
-                    "has other content than the version {} that runs (SHA-256 {:.12}…): give the file a higher \
-                     version. Some compilers create another content at each build of the same source: during \
-                     development, use a file name without a version ({}.wasm), whose contents are different versions",
-                    other.build.version, other.build.digest, file.name
+                    "has other content than the version {} that runs (SHA-256 {:.12}…): {}",
+                    other.build.version,
+                    other.build.digest,
+                    other_content_advice(&file.name)
                 ),
                 is_temporary: false,
             }),

@@ -28,7 +28,9 @@ mod stream;
 mod turn;
 mod wire;
 
-pub use catalog::{Catalog, CatalogAction, FileFault, LoadOutcome, OfferedVersion};
+pub use catalog::{
+    Catalog, CatalogAction, FileFault, LoadOutcome, OfferedVersion, other_content_advice,
+};
 pub use compile::{COMPILE_COMMAND, CompilePriority, run_compiler};
 pub use engine::{EngineError, HandlerEngine};
 pub use folder::{FileStamp, HandlerFile, MisnamedFile, PluginFolder};

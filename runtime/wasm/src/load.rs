@@ -197,8 +197,8 @@ fn read_file(path: &Path) -> Result<Vec<u8>, LoadFailure> {
 const NONBLOCK_FLAG: i32 = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
 
 fn check_header(path: &Path, bytes: &[u8]) -> Result<(), String> {
-    const EXPECTED_FILE: &str = "a handler must be a WebAssembly component: make it with `cargo build --target \
-                         wasm32-wasip2`";
+    const EXPECTED_FILE: &str = "a handler must be a WebAssembly component. In Rust, build with `--target \
+                         wasm32-wasip2`; in other languages, build with the SDK";
     let what = match bytes {
         [] => "is empty",
         _ if !bytes.starts_with(WASM_MAGIC) => "is no WebAssembly",
@@ -227,7 +227,8 @@ fn check_exports(engine: &HandlerEngine, ty: &types::Component) -> Result<(), St
             "this is a program that runs once, but a handler is a library: in Rust, set `crate-type = [\"cdylib\"]`; \
              in Go, build with `-buildmode=c-shared`"
         } else {
-            "in Rust: `ordain_sdk::handler!(handle);`"
+            "in Rust: `ordain_sdk::handler!(handle);`; in JavaScript: `export default handler(…)`; in Go: \
+             `ordain.Handle(…)`; in C: `ORDAIN_HANDLER(event, state)`; in Python: a function `handle`"
         };
         return Err(format!("does not export `{HANDLER_INTERFACE}`; it exports {has}; {advice}"));
     };

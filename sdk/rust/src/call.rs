@@ -57,7 +57,8 @@ fn bad_data(event: &Event<()>, size: usize, error: &str) -> Failure {
     ))
 }
 
-fn read_state<S: Decode>(bytes: Vec<u8>) -> S {
+/// Decodes a state. Panics if the state cannot be decoded.
+pub(crate) fn read_state<S: Decode>(bytes: Vec<u8>) -> S {
     let size = bytes.len();
     S::decode(bytes).unwrap_or_else(|error| {
         panic!(

@@ -6,6 +6,8 @@ use std::ops::Deref;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
+use crate::call::read_state;
+
 /// A type that can be decoded from the data of an event or from a state: any type that serde can read from JSON, or
 /// [`Raw`].
 ///
@@ -51,6 +53,15 @@ impl Raw {
     /// Decodes the bytes as JSON. The result may borrow from the bytes.
     pub fn json<'a, T: Deserialize<'a>>(&'a self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.0)
+    }
+
+    /// Decodes the bytes as a state, for a handler that receives its state as bytes.
+    ///
+    /// # Panics
+    /// Panics if the state cannot be decoded, with the same message as for a handler that receives only this type of
+    /// state.
+    pub fn decode_state<S: Decode>(self) -> S {
+        read_state(self.0)
     }
 }
 

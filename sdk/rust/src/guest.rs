@@ -1,13 +1,14 @@
 //! The WebAssembly side of the SDK: the generated bindings, and conversions between their types and the types of this
 //! crate. This module only converts, and makes no decisions.
 
+use std::fmt;
+use std::panic::{self, PanicHookInfo};
 use std::sync::Once;
-use std::{fmt, panic};
 
 use crate::call::call;
 use crate::log::Level;
 use crate::{Change, Decode, Encode, Event, Failure, Message, Outcome, Raw, Result};
-use bindings::ordain::handler::{logging, types};
+use bindings::ordain::handler::{fault, logging, types};
 
 #[allow(
     unsafe_code,
@@ -19,7 +20,7 @@ use bindings::ordain::handler::{logging, types};
 )]
 pub mod bindings {
     wit_bindgen::generate!({
-        path: "../../wit",
+        path: "wit",
         world: "ordain:handler/plugin",
         pub_export_macro: true,
     });
@@ -36,9 +37,8 @@ where
     S: Decode + Encode,
     F: Fn(Event<D>, Option<S>) -> Result<Outcome<S>>,
 {
-    // Replaces the standard hook, which advises setting an environment variable: a component has no environment.
     static HOOK: Once = Once::new();
-    HOOK.call_once(|| panic::set_hook(Box::new(|info| eprintln!("{info}"))));
+    HOOK.call_once(|| panic::set_hook(Box::new(report_panic)));
 
     let types::Event { data, .. } = event;
     let event = Event {
@@ -58,6 +58,11 @@ where
         Ok(outcome) => Ok(outcome.into()),
         Err(failure) => Err(failure.into()),
     }
+}
+
+/// Ends the call with the location and the message of a panic, in one line.
+fn report_panic(info: &PanicHookInfo<'_>) {
+    fault::fail(&info.to_string().replacen(":\n", ": ", 1));
 }
 
 /// Writes a line to the host's log.

@@ -42,7 +42,7 @@
 //! crate-type = ["cdylib"]
 //!
 //! [dependencies]
-//! ordain-sdk = { path = "…" }
+//! ordain-sdk = "0.1"
 //! serde = { version = "1", features = ["derive"] }
 //!
 //! [profile.release]
@@ -51,7 +51,8 @@
 //! ```
 //!
 //! `cargo build --release --target wasm32-wasip2` creates the `.wasm` file for the folder of handlers. `cargo test`
-//! runs the same function natively: see [`testing`].
+//! runs the same function natively: see [`testing`]. `ordain new --lang rust account` creates such a crate, with a copy
+//! of this SDK.
 //!
 //! # Errors
 //!
@@ -93,6 +94,11 @@ pub use event::Event;
 pub use failure::{Failure, OrFail, Result};
 pub use message::Message;
 pub use outcome::{Change, Outcome};
+
+/// Compiles the code in the README of this crate.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 /// The items that most handlers need, with the two derives of `serde`.
 pub mod prelude {

@@ -243,7 +243,8 @@ fn sums(key: &mut Key<'_>) {
 fn bad_states(key: &mut Key<'_>) {
     for state in [&b"no JSON"[..], &b"\xff\xff"[..]] {
         key.bytes("put", "application/octet-stream", state, Effect::Silent);
-        key.json("add", &json!({ "amount": 1 }), Effect::DeadSuch("error", Vec::new()));
+        let words = ["the state of this key", "cannot be decoded"].map(str::to_owned);
+        key.json("add", &json!({ "amount": 1 }), Effect::DeadSuch("error", words.to_vec()));
     }
 }
 
@@ -274,6 +275,10 @@ fn failures(key: &mut Key<'_>, language: Language) {
     key.json("reject", &Value::Null, Effect::Dead("rejected", "rejected on request ☃".to_owned()));
     key.json("retry", &Value::Null, Effect::Dead("retry", "retried on request ☃".to_owned()));
     key.json("fault", &Value::Null, Effect::Faults(language.fault_prefix));
+    if language.aborts {
+        let reason = "uncaught error: aborted on request ☃".to_owned();
+        key.json("abort", &Value::Null, Effect::Dead("error", reason));
+    }
     let unknown = "unknown type no.such-type ☃".to_owned();
     key.json("no.such-type ☃", &Value::Null, Effect::Dead("rejected", unknown));
     key.json("echo", &json!(1), Effect::Emits(json_message("echoed", json!(1))));

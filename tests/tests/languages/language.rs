@@ -16,6 +16,8 @@ pub(crate) struct Language {
     pub(crate) name: &'static str,
     /// The beginning of the reason of an uncaught error, whose message is `failed on request ☃`.
     pub(crate) fault_prefix: &'static str,
+    /// True if the example `conformance` can write to standard error and then abort, without the SDK.
+    pub(crate) aborts: bool,
     /// The log level of text that a handler prints as an error.
     pub(crate) error_text_level: &'static str,
 }
@@ -23,6 +25,7 @@ pub(crate) struct Language {
 pub(crate) const RUST: Language = Language {
     name: "rust",
     fault_prefix: "panicked at sdk/rust/examples/conformance/src/lib.rs:",
+    aborts: true,
     error_text_level: "WARN",
 };
 
@@ -30,6 +33,7 @@ pub(crate) const RUST: Language = Language {
 pub(crate) const JAVASCRIPT: Language = Language {
     name: "js",
     fault_prefix: "Error: failed on request ☃\n    at ",
+    aborts: false,
     error_text_level: "ERROR",
 };
 
@@ -39,18 +43,22 @@ pub(crate) const SPIDERMONKEY: Language = Language { name: "js-spidermonkey", ..
 pub(crate) const PYTHON: Language = Language {
     name: "python",
     fault_prefix: "RuntimeError: failed on request ☃\nTraceback (most recent call last):\n",
+    aborts: false,
     error_text_level: "WARN",
 };
 
-pub(crate) const GO: Language =
-    Language {
-        name: "go", fault_prefix: "panic: failed on request ☃\n", error_text_level: "WARN"
-    };
+pub(crate) const GO: Language = Language {
+    name: "go",
+    fault_prefix: "panic: failed on request ☃\n",
+    aborts: false,
+    error_text_level: "WARN",
+};
 
-/// C has no exceptions: the handler writes to standard error and calls `abort`.
+/// C has no exceptions: the handler calls `ordain_fault`.
 pub(crate) const C: Language = Language {
     name: "c",
-    fault_prefix: "uncaught error: failed on request ☃",
+    fault_prefix: "failed on request ☃\n    at fail (",
+    aborts: true,
     error_text_level: "WARN",
 };
 

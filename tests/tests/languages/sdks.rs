@@ -1,11 +1,13 @@
-//! Runs the tests that each SDK contains. The tests of the SDK for Rust run with all other tests in Rust.
+//! Runs the tests that each SDK contains. The tests of the SDK for Rust run with all other tests in Rust; this module
+//! checks its package.
 
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::PathBuf;
+use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
-use ordain_tests::plugins::root;
+use ordain_tests::plugins::{root, target_dir};
 use tempfile::TempDir;
 
 use super::tools::{copy_sources, shell_with_errors, tools};
@@ -79,10 +81,49 @@ fn example_in_zig_passes_its_tests() -> Result<()> {
     sdk.test("sdk/zig/examples/orders", "make test", &[])
 }
 
+/// A package that lacked a file would compile in this repository, but not after its download from a registry.
+#[test]
+fn package_of_rust_sdk_compiles_to_a_component() -> Result<()> {
+    let output_folder = target_dir()?.join("package");
+    let mut package =
+        cargo(&["package", "--no-verify", "--allow-dirty", "--package", "ordain-sdk"]);
+    let warnings = text(package.current_dir(root()).arg("--target-dir").arg(&output_folder))?;
+    ensure!(warnings.is_empty(), "{warnings}");
+    let unpacked = tempfile::tempdir()?;
+    let name = concat!("ordain-sdk-", env!("CARGO_PKG_VERSION"));
+    let archive = output_folder.join("package").join(format!("{name}.crate"));
+    text(Command::new("tar").arg("-xzf").arg(archive).arg("-C").arg(unpacked.path()))?;
+    let folder = unpacked.path().join(name);
+    for file in ["LICENSE-APACHE", "LICENSE-MIT", "README.md"] {
+        ensure!(folder.join(file).is_file(), "the package has no {file}");
+    }
+    // The build of a new project has already compiled the libraries.
+    let mut build = cargo(&["build", "--release", "--target", "wasm32-wasip2"]);
+    text(build.current_dir(&folder).arg("--target-dir").arg(target_dir()?.join("new-project")))?;
+    Ok(())
+}
+
+/// Returns a command of cargo that reaches no registry.
+fn cargo(options: &[&str]) -> Command {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(options).args(["--quiet", "--offline"]);
+    cargo
+}
+
+/// Runs a command, which must succeed. Returns the text that it writes to standard error.
+fn text(command: &mut Command) -> Result<String> {
+    let output = command.output().with_context(|| format!("{command:?}"))?;
+    let written = String::from_utf8_lossy(&output.stderr).into_owned();
+    ensure!(output.status.success(), "{command:?}: {}\n{written}", output.status);
+    Ok(written)
+}
+
 #[test]
 fn every_sdk_has_the_wit_of_the_host() -> Result<()> {
     let wit = fs::read_to_string(root().join("wit/handler.wit"))?;
-    for copy in ["sdk/js/wit/handler.wit", "sdk/python/ordain/wit/handler.wit"] {
+    for copy in
+        ["sdk/js/wit/handler.wit", "sdk/python/ordain/wit/handler.wit", "sdk/rust/wit/handler.wit"]
+    {
         assert_eq!(fs::read_to_string(root().join(copy))?, wit, "{copy}");
     }
     Ok(())

@@ -30,7 +30,7 @@ use ordain_wasm::warn_of_migrate;
 use ordain_wasm::{ActivationResult, HandlerRegistry, VersionUnavailable};
 use ordain_wasm::{
     ActiveVersion, CatalogAction, CompilePriority, FileFault, FileStamp, Handler, HandlerFile,
-    LoadError, LoadOutcome, PluginFolder,
+    LoadError, LoadOutcome, PluginFolder, other_content_advice,
 };
 
 /// The scans supplement the notifications of changes, because not every file system sends notifications.
@@ -414,8 +414,10 @@ impl<'a> RolloutController<'a> {
                         return format!(
                             "{path} has the version that all instances must execute, but other content than the file \
                              of the other instances (SHA-256 {:.12}…, not {:.12}…). Copy the file from another \
-                             instance, or give {path} a higher version",
-                            found.digest, rollout.build.digest
+                             instance, or {}",
+                            found.digest,
+                            rollout.build.digest,
+                            other_content_advice(name)
                         );
                     }
                     Some(Err(refused)) if *rollout.build.version == *file.to_string() => {

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::RowText;
 use ordain_config::LoadedConfig;
 use ordain_core::Build;
+use ordain_wasm::other_content_advice;
 use ordain_wasm::{ActivationResult, HandlerRegistry, HandlerSetupError, scan_folder};
 use ordain_wasm::{CompilePriority, FileFault, HandlerEngine, HandlerFile, PluginFolder};
 
@@ -115,8 +116,9 @@ pub fn inspect_file(
         };
         match same.find(|other| is_other(other)) {
             Some(other) => Err(format!(
-                "has other content than {}: give the file a higher version",
-                other.path.display()
+                "has other content than {}: {}",
+                other.path.display(),
+                other_content_advice(&file.name)
             )),
             None => Ok((build, streams_of(loaded, &file.name))),
         }

@@ -68,7 +68,7 @@ fn advice(import: &str) -> Option<String> {
         },
         _ if WASI_PACKAGES.contains(&package) => format!(
             "This release provides WASI {WASI_VERSION_PREFIX}*: build the component for `wasm32-wasip2` (Rust) or for \
-             WASI preview 1 (Go `GOOS=wasip1`, TinyGo `-target=wasip1`, C `wasm32-wasi`), and then run {wrap}"
+             WASI preview 1 (Go `GOOS=wasip1`, C `wasm32-wasi`), and then run {wrap}"
         ),
         "env" | "wasi_snapshot_preview1" => {
             format!("The component has no adapter for this import: make the component with {wrap}")

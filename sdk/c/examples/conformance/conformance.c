@@ -154,7 +154,13 @@ static ordain_result retry(const ordain_event *event, const ordain_bytes *state)
 
 static ordain_result fail(const ordain_event *event, const ordain_bytes *state) {
   (void)event, (void)state;
-  fprintf(stderr, "failed on request ☃\n");
+  ordain_fault("failed on request ☃");
+}
+
+/* Ends the call as a library does that does not know the SDK. */
+static ordain_result abort_call(const ordain_event *event, const ordain_bytes *state) {
+  (void)event, (void)state;
+  fprintf(stderr, "aborted on request ☃\n");
   abort();
 }
 
@@ -205,6 +211,7 @@ static const struct {
     {"reject", reject},
     {"retry", retry},
     {"fault", fail},
+    {"abort", abort_call},
     {"complete", complete},
     {"end", end},
     {"spin", spin},

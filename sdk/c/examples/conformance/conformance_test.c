@@ -64,6 +64,8 @@ static void failures_have_their_reasons(ordain_runner *runner) {
   assert(strcmp(ordain_runner_event(runner, "reject", "")->reason, "rejected on request ☃") == 0);
   const ordain_outcome *retry = ordain_runner_event(runner, "retry", "");
   assert(retry->result == ORDAIN_RETRY && retry->retry_after_ms.value == 20);
+  const ordain_outcome *fault = ordain_runner_event(runner, "fault", "");
+  assert(fault->result == ORDAIN_FAULT && strstr(fault->reason, "failed on request ☃\n    at fail ("));
   assert(strcmp(ordain_runner_event(runner, "nonsense", "")->reason, "unknown type nonsense") == 0);
 }
 

@@ -69,10 +69,18 @@ function description(event) {
 function add(event, state) {
   const { amount } = event.json() ?? {};
   if (!Number.isSafeInteger(amount)) throw reject('"amount" must be a whole number');
-  const { total } = state === undefined ? { total: 0 } : decodeJson(state);
+  const { total } = state === undefined ? { total: 0 } : sumIn(state);
   if (!Number.isSafeInteger(total)) throw new TypeError('the state has no total');
   const sum = { total: total + amount };
   return put(sum).emit(SINK, 'added', sum);
+}
+
+function sumIn(state) {
+  try {
+    return decodeJson(state);
+  } catch (error) {
+    throw new TypeError(`the state of this key cannot be decoded: ${error.message}`);
+  }
 }
 
 function many(event) {

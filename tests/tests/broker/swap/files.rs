@@ -95,10 +95,13 @@ fn unusable_file_changes_nothing_and_is_reported() -> Result<()> {
     // The file of the active version gets other content, and later its original content again.
     home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "other")?)?;
     let row = until_listed(&mut service, "tally@1.0.0.wasm", "broken")?;
-    ensure!(
-        row["reason"].as_str().is_some_and(|words| words.contains("has other content")),
-        "{row}"
-    );
+    let advice = "during development, name the file tally.wasm, without a version";
+    let has_advice = |words: &str| words.contains("has other content") && words.contains(advice);
+    ensure!(row["reason"].as_str().is_some_and(has_advice), "{row}");
+    home.write("tally@1.0.0.wasm", plugin_with_note("tally", "third")?)?;
+    let output = home.output(&["plugins", "check", "tally@1.0.0.wasm"])?;
+    ensure!(output.status.code() == Some(78), "{output:?}");
+    ensure!(has_advice(&String::from_utf8_lossy(&output.stdout)), "{output:?}");
     home.write("plugins/tally@1.0.0.wasm", plugin_with_note("tally", "1")?)?;
     until_listed(&mut service, "tally@1.0.0.wasm", "active")?;
     ensure!(stream(&mut service)?["generation"] == 1);

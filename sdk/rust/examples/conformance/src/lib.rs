@@ -88,7 +88,7 @@ fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
             Ok(Outcome::keep().emit(message))
         }
         "delete" => Ok(Outcome::delete()),
-        "add" => add(event, state.as_ref()),
+        "add" => add(event, state),
         "exact" => Ok(Outcome::keep().emit(json("exact", &event.decode::<Exact>()?.data))),
         "clock" => Ok(Outcome::keep().emit(clock())),
         "random" => Ok(Outcome::keep().emit(json("random", &Random { values: rand::random() }))),
@@ -98,6 +98,7 @@ fn handle(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
         "reject" => Err(Failure::reject("rejected on request ☃")),
         "retry" => Err(Failure::retry_after(RETRY_DELAY_MS, "retried on request ☃")),
         "fault" => panic!("failed on request ☃"),
+        "abort" => abort(),
         "complete" => {
             Ok(Outcome::keep().emit(Message::bytes(SINK, "completed", "", [])).complete())
         }
@@ -138,15 +139,10 @@ fn describe(event: &Event<Raw>) -> Message {
     json("described", &description)
 }
 
-fn add(event: Event<Raw>, state: Option<&Raw>) -> Result<Outcome<Raw>> {
+fn add(event: Event<Raw>, state: Option<Raw>) -> Result<Outcome<Raw>> {
     let Addition { amount } = event.decode()?.data;
-    let before = state.map_or(0, |state| {
-        let sum: Sum = state
-            .json()
-            .unwrap_or_else(|error| panic!("the state of this key cannot be decoded: {error}"));
-        sum.total
-    });
-    let message = json("added", &Sum { total: before + amount });
+    let before = state.map_or(Sum { total: 0 }, Raw::decode_state);
+    let message = json("added", &Sum { total: before.total + amount });
     Ok(Outcome::put(message.data.clone()).emit(message))
 }
 
@@ -175,6 +171,12 @@ fn print() -> Outcome<Raw> {
     println!("printed ☃");
     eprintln!("complained ☃");
     Outcome::keep()
+}
+
+/// Ends the call as a library in another language does that reports its errors only on standard error.
+fn abort() -> ! {
+    eprintln!("aborted on request ☃");
+    std::process::abort()
 }
 
 fn spin() -> ! {

@@ -28,7 +28,7 @@ fn sum_is_kept_and_emitted() -> Result<()> {
 }
 
 #[test]
-#[should_panic(expected = "the state of this key cannot be decoded")]
+#[should_panic(expected = "the state of this key (6 bytes) cannot be decoded")]
 fn state_of_another_form_is_a_fault() {
     let _ =
         Runner::new(handle).with_state(Raw::from("no sum")).event("add", json!({ "amount": 3 }));
