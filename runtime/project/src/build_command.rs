@@ -13,6 +13,8 @@ use rustix::process::{Pid, Signal, kill_process_group};
 
 use crate::error::{ProjectError, of_file};
 
+/// The exit code of a shell that cannot find a program, and of `npm` for a missing program of a script.
+const MISSING_PROGRAM_CODE: i32 = 127;
 /// Interval between two checks whether the command has ended. The interval is a small part of the time of a build.
 const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -74,7 +76,12 @@ pub(crate) async fn build(
             String::from_utf8_lossy(&fs::read(path).map_err(of_file(path))?).into_owned()
         }
     };
-    Err(ProjectError::Build { command: command.0.clone(), status: status.to_string(), output })
+    let mut words = status.to_string();
+    if status.code() == Some(MISSING_PROGRAM_CODE) {
+        words +=
+            ", a program is missing; first run the first command in the README.md of the project";
+    }
+    Err(ProjectError::Build { command: command.0.clone(), status: words, output })
 }
 
 /// Returns the search path of the command. Commands of this program, such as `ordain plugins wrap`, run this program.

@@ -14,7 +14,7 @@ use ordain_servers::{Port, Rabbit, RabbitOptions};
 use ordain_tests::http::{admin, get, ready};
 use ordain_tests::log::{by_key, in_turn};
 use ordain_tests::rig::Rig;
-use ordain_tests::service::Service;
+use ordain_tests::service::{Service, wait_until};
 use ordain_tests::tally;
 
 /// The time limit for a request of the broker. After it has connected, the broker sends its request immediately.
@@ -112,6 +112,11 @@ fn until_refusal_is_named(service: &mut Service, detail: &str) -> Result<()> {
     Ok(())
 }
 
+/// Connects to the broker, which may still wait for an answer of the former login backend and refuse a login.
+fn reconnect(rig: &mut Rig) -> Result<()> {
+    wait_until("a login of the producer", || Ok(rig.reconnect().is_ok()))
+}
+
 /// The broker closes its connections while its login backend is down.
 #[test]
 fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
@@ -136,7 +141,7 @@ fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
         ensure!(reason.contains(REFUSAL) && reason.contains("guest"), "{listed}");
         backend.restart()?;
         ready(&mut service)?;
-        rig.reconnect()?;
+        reconnect(&mut rig)?;
         rig.publish(&lines[20..40])?;
         rig.take(&mut out, 40)?;
         service.end()?;
@@ -148,7 +153,7 @@ fn streams_wait_for_the_login_backend_of_the_broker() -> Result<()> {
         until_refusal_is_named(&mut service, "not ready: the process has waited for the broker")?;
         backend.restart()?;
         ready(&mut service)?;
-        rig.reconnect()?;
+        reconnect(&mut rig)?;
         rig.publish(&lines[40..])?;
         rig.take(&mut out, lines.len())?;
         tally::check(&by_key(&lines)?, &out.join("\n"))?;

@@ -44,8 +44,8 @@ fn outages_of_nodes_keep_the_order() -> Result<()> {
     let balancer = Proxy::start(nodes[0].port())?;
     let config = rig.home.read("ordain.toml");
     let address = |port: u16| format!("127.0.0.1:{port}");
-    let balanced = config.replace(&address(rig.rabbit.port()), &address(balancer.port()));
-    rig.home.write("ordain.toml", balanced)?;
+    let text = config.replace(&address(rig.rabbit.port()), &address(balancer.port()));
+    rig.home.write("ordain.toml", text)?;
     let mut service = Service::start(&rig.home, &["run"])?;
     rig.until_declared()?;
 

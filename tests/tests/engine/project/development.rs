@@ -93,6 +93,21 @@ fn change_is_built_and_every_key_begins_anew() -> Result<()> {
     Ok(())
 }
 
+/// A user runs the project before the first command of its README, which installs the programs of the build.
+#[test]
+fn missing_program_of_the_build_is_explained() -> Result<()> {
+    let home = project(&[])?;
+    let config = home.read("ordain.toml");
+    let (before, rest) = config.split_once("build = ").context("a build command")?;
+    let (_, after) = rest.split_once('\n').context("the end of the line")?;
+    home.write("ordain.toml", format!("{before}build = \"missing-program\"\n{after}"))?;
+    let output = home.output(&["dev", "--once"])?;
+    ensure!(!output.status.success(), "{output:?}");
+    let printed = text(&output.stderr);
+    ensure!(printed.contains("first run the first command in the README.md"), "{printed}");
+    Ok(())
+}
+
 #[test]
 fn events_come_from_standard_input() -> Result<()> {
     let home = project(&[])?;
