@@ -42,15 +42,15 @@ fn ensure_not_misleading(service: &Service) -> Result<()> {
 /// The right to write is withdrawn while the sink publishes, on its open connection, and is given back later.
 #[test]
 fn messages_wait_while_the_right_to_write_is_withdrawn() -> Result<()> {
-    let rig = rig_of_user("withdrawn", "", "")?;
+    let rig = rig_of_user("unwriting-sink", "", "")?;
     let mut service = Service::start(&rig.home, &RUN_WITH_SHORT_WAITS)?;
     rig.until_declared()?;
-    let lines = in_turn(20, 30);
+    let lines = in_turn(3, 10);
     let (first, second) = lines.split_at(lines.len() / 2);
     let mut out = Vec::new();
     rig.publish(first)?;
     rig.take(&mut out, first.len())?;
-    rig.rabbit.set_rights("withdrawn", [".*", "^cases", ".*"])?;
+    rig.rabbit.set_rights("unwriting-sink", [".*", "^cases", ".*"])?;
     // A channel remembers a right for some time. A new connection queries the broker again.
     close(&rig, SINK)?;
     rig.publish(second)?;
@@ -60,7 +60,7 @@ fn messages_wait_while_the_right_to_write_is_withdrawn() -> Result<()> {
     wait_until("the report of the refused sink", || {
         Ok(metric(page, "ordain_sink_accepted")? == Some(0))
     })?;
-    rig.rabbit.set_rights("withdrawn", [".*"; 3])?;
+    rig.rabbit.set_rights("unwriting-sink", [".*"; 3])?;
     rig.take(&mut out, lines.len())?;
     tally::check(&by_key(&lines)?, &out.join("\n"))?;
     ensure_not_misleading(&service)?;
