@@ -60,8 +60,10 @@ where
     }
 }
 
-/// Ends the call with the location and the message of a panic, in one line.
+/// Writes a panic to standard error, which is a part of the host's log. Then ends the call with the location and the
+/// message of the panic, in one line.
 fn report_panic(info: &PanicHookInfo<'_>) {
+    eprintln!("{info}");
     fault::fail(&info.to_string().replacen(":\n", ": ", 1));
 }
 
