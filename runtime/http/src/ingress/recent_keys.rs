@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 /// Maximum number of keys in each generation of [`RecentKeys`]. Without values, both generations take about 2.4
 /// megabytes at most. Values of 24 bytes take about 6.3 megabytes more.
 const GENERATION_KEYS_LIMIT: usize = 1 << 16;
-/// The time after which a new generation of [`RecentKeys`] begins. The store can forget a key, so the intake must query
-/// the store again for each key from time to time.
+/// The time after which a new generation of [`RecentKeys`] begins. A value can become outdated: for example, the store
+/// can forget a key.
 const GENERATION_INTERVAL: Duration = Duration::from_mins(1);
 
 /// A value for each recent key. The keys are digests. When a new generation begins, the older of the two is forgotten.
