@@ -1,6 +1,6 @@
 // The outcome of an event, and its messages.
 
-import { checkMs } from './failure.js';
+import { checkMs, checkText } from './failure.js';
 import { encodeJson } from './json.js';
 
 /** The effect of one event. `change` and `messages` have the shape of the WIT, except that numbers are not BigInts. */
@@ -43,9 +43,9 @@ function message(sink, type, data, { key, contentType, headers, delayMs, endOfSe
   if (delayMs !== undefined) checkMs(delayMs, `the delay of a message ${JSON.stringify(type)}`);
   return {
     sink,
-    key: key === undefined ? undefined : String(key),
+    key: key === undefined ? undefined : checkText(String(key), 'the key of a message'),
     type,
-    contentType: contentType ?? defaultContentType(data),
+    contentType: checkText(contentType ?? defaultContentType(data), 'the content type of a message'),
     headers: pairs(headers),
     data: bytesOf(data, type),
     delayMs,
@@ -55,6 +55,7 @@ function message(sink, type, data, { key, contentType, headers, delayMs, endOfSe
 
 function checkName(name, role) {
   if (typeof name !== 'string' || name === '') throw new TypeError(`${role} must be a text that is not empty`);
+  checkText(name, role);
 }
 
 function defaultContentType(data) {
@@ -78,5 +79,8 @@ function encode(value, role) {
 function pairs(headers) {
   if (headers === undefined) return [];
   const list = Array.isArray(headers) ? headers : Object.entries(headers);
-  return list.map(([name, value]) => [String(name), String(value)]);
+  return list.map(([name, value]) => [
+    checkText(String(name), 'the name of a header'),
+    checkText(String(value), `the header ${JSON.stringify(name)} of a message`),
+  ]);
 }

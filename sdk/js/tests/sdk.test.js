@@ -73,6 +73,24 @@ test('invalid message is a fault', () => {
   assert.throws(() => emit('out', 'changed', () => 1), /JSON has no form for a value of type function/);
 });
 
+test('half of a surrogate pair is refused, except in data and reasons', () => {
+  const half = 'a\ud800';
+  for (const [message, name] of [
+    [[half, 'changed'], 'the sink of a message'],
+    [['out', half], 'the type of a message to the sink "out"'],
+    [['out', 'changed', 1, { key: half }], 'the key of a message'],
+    [['out', 'changed', 1, { contentType: half }], 'the content type of a message'],
+    [['out', 'changed', 1, { headers: { [half]: 'x' } }], 'the name of a header'],
+    [['out', 'changed', 1, { headers: { name: half } }], 'the header "name" of a message'],
+  ]) {
+    assert.throws(() => emit(...message), new TypeError(`${name} contains half of a surrogate pair: "a\\ud800"`));
+  }
+  assert.equal(emit('out', 'changed', 1, { key: '💥' }).key, '💥');
+  assert.equal(text(emit('out', 'changed', half).bytes), '"a\\ud800"');
+  assert.equal(reject(half).message, 'a\ufffd');
+  assert.equal(retry(half).message, 'a\ufffd');
+});
+
 test('big integers keep their digits', () => {
   const source =
     '{"n":18446744073709551615,"m":-9007199254740993,"few":[1,2.5,1e30,0.12345678901234567890],"t":"9007199254740993"}';

@@ -31,6 +31,8 @@ const EVENTS = [
   ['reject', 'reject'],
   ['reject', 'bigint'],
   ['no-json', 'add', undefined, { datacontenttype: 'application/json', data_base64: 'eyI=' }],
+  ['half', 'reject_half'],
+  ['half-key', 'half_key'],
   ['retry', 'retry'],
   ['fault', 'fault'],
   ['cause', 'cause'],
@@ -87,6 +89,11 @@ function componentTests(engine) {
   test('rejection becomes a dead letter and the key continues', () => {
     assert.match(host.dead, /rejected on request ☃/);
     assert.equal(data('reject').length, 1);
+  });
+
+  test('half of a surrogate pair is replaced in a reason and refused in a key', () => {
+    assert.match(host.dead, /rejected with \ufffd/);
+    assert.match(host.reason('half-key'), /the key of a message contains half of a surrogate pair: "a\\ud800"/);
   });
 
   test('undecodable data is rejected', () => {

@@ -60,6 +60,10 @@ export default handler<any, { total: number }>((event, state) => {
       throw reject('rejected on request ☃');
     case 'retry':
       throw retry('retried on request ☃', 1);
+    case 'reject_half':
+      throw reject('rejected with \ud800');
+    case 'half_key':
+      return keep().emit('out', 'half_key', null, { key: 'a\ud800' });
     case 'promise':
       return Promise.resolve(keep()) as never;
     default:
