@@ -107,6 +107,8 @@ enum OrdainCommand {
 struct CompileArgs {
     /// The folder of the cache.
     cache: PathBuf,
+    /// The name of the handler.
+    handler: String,
     /// Limit of processor time, in seconds.
     #[arg(long)]
     seconds: u64,
@@ -245,9 +247,9 @@ impl OrdainCli {
             OrdainCommand::Plugins(command) => command.run(),
             OrdainCommand::Instances(args) => args.run(),
             OrdainCommand::Completions(args) => args.run(),
-            OrdainCommand::Compile(CompileArgs { cache, seconds, memory, polite }) => {
+            OrdainCommand::Compile(CompileArgs { cache, handler, seconds, memory, polite }) => {
                 let timeout = Duration::from_secs(seconds);
-                Ok(run_compiler(&cache, CompileLimits { timeout, memory }, polite))
+                Ok(run_compiler(&cache, &handler, CompileLimits { timeout, memory }, polite))
             }
         };
         let (error, code) = match result {

@@ -9,6 +9,8 @@ use std::time::{Duration, SystemTime};
 use tempfile::TempDir;
 use wasmtime::{Cache, CacheConfig};
 
+use super::function_cache;
+
 /// Approximate size limit of the cache, in bytes. The largest measured component (Python) takes about 15 MB.
 const CACHE_LIMIT_BYTES: u64 = 1 << 30;
 /// Minimum time since the last use of an entry before the cache may remove the entry. Another process may be about to
@@ -18,7 +20,7 @@ const EVICTION_DELAY: Duration = Duration::from_hours(1);
 const STATS_EXTENSION: &str = "stats";
 
 /// Beginning of the extension of an entry that is being written.
-const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
+pub(super) const PARTIAL_EXTENSION_PREFIX: &str = "wip-";
 /// Time since the last write after which an incomplete file counts as abandoned by the process that began to write the
 /// file. No write takes this long.
 const WRITE_TIMEOUT: Duration = Duration::from_mins(1);
@@ -83,7 +85,8 @@ struct CacheEntry {
 
 /// Removes the least recently used entries until at most `limit_bytes` bytes remain. Keeps each entry that was used
 /// within [`EVICTION_DELAY`], even above this limit. The cache has a folder for each version of the compiler. Such a
-/// folder has an entry for each component: a file, and optionally a record of the last use of this file.
+/// folder has an entry for each component: a file, and optionally a record of the last use of this file. The cache also
+/// has a file of compiled functions for each handler.
 fn evict_entries(dir: &Path, limit_bytes: u64, now: SystemTime) -> io::Result<()> {
     let mut entries = Vec::new();
     for path in list_files(dir)? {
@@ -117,15 +120,24 @@ fn list_files(dir: &Path) -> io::Result<Vec<PathBuf>> {
     for of_version in fs::read_dir(dir.join("modules"))? {
         let of_version = of_version?;
         if of_version.file_type()?.is_dir() {
-            for file in fs::read_dir(of_version.path())? {
-                let file = file?;
-                if file.file_type()?.is_file() {
-                    files.push(file.path());
-                }
-            }
+            add_files(&of_version.path(), &mut files)?;
         }
     }
+    let functions = dir.join(function_cache::FOLDER);
+    if functions.symlink_metadata().is_ok_and(|folder| folder.is_dir()) {
+        add_files(&functions, &mut files)?;
+    }
     Ok(files)
+}
+
+fn add_files(folder: &Path, files: &mut Vec<PathBuf>) -> io::Result<()> {
+    for file in fs::read_dir(folder)? {
+        let file = file?;
+        if file.file_type()?.is_file() {
+            files.push(file.path());
+        }
+    }
+    Ok(())
 }
 
 /// Removes the files of entries that a process began to write and did not complete within [`WRITE_TIMEOUT`]. No other

@@ -4,6 +4,7 @@
 use std::io::{self, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Child, Command, ExitCode, ExitStatus, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Resource, Rlimit, Signal, nice, setrlimit};
@@ -11,6 +12,7 @@ use wasmtime::component::Component;
 
 use super::cache::{open_cache, remove_unfinished};
 use super::engine::compiling_engine;
+use super::function_cache::FunctionCache;
 use super::settings::CompileLimits;
 use ordain_util::text::truncated;
 
@@ -43,6 +45,7 @@ pub enum CompilePriority {
 /// Compiles a component into a cache, in a child process. Returns the reason if the compilation fails.
 pub(super) fn compile_in_child(
     bytes: &[u8],
+    handler: &str,
     cache: &Path,
     limits: CompileLimits,
     priority: CompilePriority,
@@ -50,7 +53,7 @@ pub(super) fn compile_in_child(
     let failed = |error: io::Error| {
         LoadFailure::temporary(format!("cannot be compiled: the compiler process failed: {error}"))
     };
-    let mut child = spawn_compiler(cache, limits, priority).map_err(failed)?;
+    let mut child = spawn_compiler(handler, cache, limits, priority).map_err(failed)?;
     let input = child.stdin.take();
     let write_input = move || {
         // Ignore the result of the write: if the child ends before it has read the whole component, its output or its
@@ -100,6 +103,7 @@ fn wait_for_exit(child: &mut Child, timeout: Duration) -> io::Result<ExitStatus>
 }
 
 fn spawn_compiler(
+    handler: &str,
     cache: &Path,
     limits: CompileLimits,
     manner: CompilePriority,
@@ -108,7 +112,7 @@ fn spawn_compiler(
     let this = Path::new("/proc/self/exe");
     let this = if this.exists() { this.to_owned() } else { std::env::current_exe()? };
     let mut command = Command::new(this);
-    command.arg(COMPILE_COMMAND).arg(cache);
+    command.arg(COMPILE_COMMAND).arg(cache).arg(handler);
     command.args(["--seconds", &limits.timeout.as_secs().max(1).to_string()]);
     command.args(["--memory", &limits.memory.to_string()]);
     // The child needs nothing from the host's environment.
@@ -151,12 +155,18 @@ fn exit_failure(
 
 /// Runs in the child process: compiles the component from standard input. Writes the reason for a failure to standard
 /// output.
-pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) -> ExitCode {
+pub fn run_compiler(
+    cache: &Path,
+    handler: &str,
+    limits: CompileLimits,
+    is_low_priority: bool,
+) -> ExitCode {
     if is_low_priority {
         // If the system refuses the lower priority, the compilation runs at normal priority.
         let _ = nice(LOW_PRIORITY_NICENESS);
     }
-    let Err(LoadFailure { reason, is_temporary: may_pass }) = compile_stdin(cache, limits) else {
+    let Err(LoadFailure { reason, is_temporary: may_pass }) = compile_stdin(cache, handler, limits)
+    else {
         return ExitCode::SUCCESS;
     };
     // Only the host reads this output; if the host has ended, the reason is not needed.
@@ -164,7 +174,7 @@ pub fn run_compiler(cache: &Path, limits: CompileLimits, is_low_priority: bool) 
     if may_pass { TEMPORARY_FAILURE_CODE.into() } else { ExitCode::FAILURE }
 }
 
-fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure> {
+fn compile_stdin(cache: &Path, handler: &str, limits: CompileLimits) -> Result<(), LoadFailure> {
     // Makes the kernel kill this process when the host dies: no other process needs the result.
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_parent_process_death_signal(Some(Signal::KILL));
@@ -175,7 +185,9 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
     io::stdin().read_to_end(&mut bytes).map_err(|error| failed(error.to_string()))?;
     remove_unfinished(cache);
     let kept = open_cache(cache).ok_or_else(|| failed("there is no cache".to_owned()))?;
-    let engine = compiling_engine(kept.clone()).map_err(|error| failed(format!("{error:#}")))?;
+    let functions = Arc::new(FunctionCache::open(cache, handler));
+    let engine = compiling_engine(kept.clone(), Arc::clone(&functions))
+        .map_err(|error| failed(format!("{error:#}")))?;
     let memory = limits.memory;
     let seconds = limits.timeout.as_secs().max(1);
     for (resource, most) in
@@ -201,6 +213,8 @@ fn compile_stdin(cache: &Path, limits: CompileLimits) -> Result<(), LoadFailure>
         );
         return Err(failed(reason));
     }
+    // Without the file, the next compilation only takes longer.
+    let _ = functions.save();
     Ok(())
 }
 

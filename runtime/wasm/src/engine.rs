@@ -11,6 +11,7 @@ use wasmtime::component::Linker;
 use wasmtime::{Cache, Config, Enabled, InstanceAllocationStrategy, PoolingAllocationConfig};
 
 use super::cache::{CacheDir, open_cache};
+use super::function_cache::FunctionCache;
 use super::guest::{self, GuestState};
 use super::observer::ExecutionObserver;
 use super::settings::HandlerSettings;
@@ -71,8 +72,11 @@ const KEEP_TABLE_RESIDENT_BYTES: usize = 64 << 10;
 
 /// Builds an engine that only compiles into a cache. Engines of other processes that have the same configuration load
 /// the compiled code from this cache.
-pub(super) fn compiling_engine(cache: Cache) -> wasmtime::Result<wasmtime::Engine> {
-    wasmtime::Engine::new(&wasm_config(Some(cache)))
+pub(super) fn compiling_engine(
+    cache: Cache,
+    functions: Arc<FunctionCache>,
+) -> wasmtime::Result<wasmtime::Engine> {
+    wasmtime::Engine::new(wasm_config(Some(cache)).enable_incremental_compilation(functions)?)
 }
 
 /// The compiler of handlers, which also creates their instances.

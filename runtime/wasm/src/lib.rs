@@ -12,6 +12,7 @@ mod excerpt;
 mod execution_times;
 mod failure;
 mod folder;
+mod function_cache;
 mod guest;
 mod handler;
 mod inline_executor;

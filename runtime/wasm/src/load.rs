@@ -97,7 +97,8 @@ impl HandlerEngine {
                     std::env::temp_dir().display()
                 ))
             })?;
-            compile_in_child(&bytes, cache.path(), self.settings().compile, priority)?;
+            let limits = self.settings().compile;
+            compile_in_child(&bytes, &file.name, cache.path(), limits, priority)?;
             let component = Component::from_binary(self.wasm(), &bytes)
                 .map_err(|error| pool_failure(&error))?;
             Ok((bytes, component))
