@@ -128,9 +128,15 @@ impl Service {
 
     /// Waits until the log contains these words.
     pub fn until_says(&mut self, words: &str) -> Result<()> {
+        self.until_any(&[words])
+    }
+
+    /// Waits until the log contains one of these texts.
+    pub fn until_any(&mut self, texts: &[&str]) -> Result<()> {
         let log = self.stderr.clone();
-        let logged = self.until(&format!("{words:?} in its log"), || {
-            fs::read_to_string(&log).is_ok_and(|log| log.contains(words))
+        let logged = self.until(&format!("{texts:?} in its log"), || {
+            let log = fs::read_to_string(&log).unwrap_or_default();
+            texts.iter().any(|text| log.contains(text))
         });
         logged.with_context(|| self.stderr())
     }

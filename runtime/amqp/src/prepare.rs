@@ -20,8 +20,8 @@ pub const PREPARE_TIMEOUT: Duration = Duration::from_mins(2);
 /// so a stream with the maximum number of partitions needs thousands of round trips.
 const PARTITION_TIMEOUT: Duration = Duration::from_millis(500);
 /// Time limit for the requests about one queue of a stream at a start. After this time, the start continues without the
-/// queue, because the queue may never answer. The limit applies to each queue separately. If all queues answer, the
-/// limit therefore never ends the preparation, even if the stream has many partitions.
+/// queue, because the queue may never answer. The limit applies to each queue separately, so a stream with many
+/// partitions does not exceed it as long as each queue answers.
 pub(super) const QUEUE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Returns the time limit for the preparation of a stream's topology.
@@ -66,11 +66,11 @@ pub struct PreparedTopology {
 }
 
 /// Declares or checks the exchange, queues and bindings of a stream. With `is_fifo`, first records which queues are
-/// lost (removed since the stream consumed them). Logs if a marked exchange of the stream is missing. Also logs if the
-/// stream's exchange or an exchange of `bind` was removed and declared again since the previous check. `is_known`
-/// states whether the stream has run before. If the stream has not run before, and the broker accepts the stream, this
-/// function records the acceptance in the field [`TopologyRecord::awaits_acceptance`]. A refusal leaves this field
-/// unchanged, because the broker may have accepted the stream for another process. Two faults are findings
+/// lost (removed since the stream consumed them). Logs if the stream's exchange had a marker and is now missing. Also
+/// logs if the stream's exchange or an exchange of `bind` was removed and declared again since the previous check.
+/// `is_known` states whether the stream has run before. If the stream has not run before, and the broker accepts the
+/// stream, this function records the acceptance in the field [`TopologyRecord::awaits_acceptance`]. A refusal leaves
+/// this field unchanged, because the broker may have accepted the stream for another process. Two faults are findings
 /// ([`PreparedTopology::error`]) and not errors. One fault is a refusal of the broker, such as a missing permission or
 /// a queue in another form. The other fault is a queue that cannot be used now, for example because its node has
 /// stopped. If the broker refuses the connection for a new stream, this function returns an error, because the refusal
@@ -95,34 +95,37 @@ pub async fn prepare_topology(
         }
     });
     let record = with_store_timeout(recorded).await?;
-    // The consumers of a known stream repeat the preparation, so a known stream can start although this preparation
-    // failed. The caller repeats the preparation of a new stream.
+    // If the stream has run before, its consumers repeat the preparation, so the stream can start although this
+    // preparation failed. The caller repeats the preparation of a new stream.
     let is_finding = |error: &BrokerError| {
         concerns_only_stream(error, &connection) && (is_known || !error.is_connection_refused())
     };
-    if is_fifo {
-        match record_lost_queues(topology, broker, &connection, records).await {
-            // If this step failed, return before the declarations below. Without a record of the lost queues, these
-            // declarations could hide the loss of a queue.
-            Err(TopologyError::Broker(error)) if is_finding(&error) => {
-                restore_record(records, topology, is_known, &earlier).await?;
-                return Ok(PreparedTopology {
-                    former_bindings: record.former,
-                    error: Some(error),
-                    ..PreparedTopology::default()
-                });
-            }
-            recorded => recorded?,
-        }
-    }
     let markers = ExchangeMarkers::new(store, stream, topology);
-    let mut marked = with_store_timeout(markers.read()).await?;
-    let replaced = topology.replaced_exchanges(broker, &connection, &marked).await?;
-    let has_marker = topology.exchange().is_some_and(|exchange| marked.contains(exchange));
-    let is_exchange_missing =
-        has_marker && topology.is_exchange_missing(broker, &connection).await?;
+    let inspected = async {
+        if is_fifo {
+            record_lost_queues(topology, broker, &connection, records).await?;
+        }
+        let marked = with_store_timeout(markers.read()).await?;
+        let replaced = topology.replaced_exchanges(broker, &connection, &marked).await?;
+        let has_marker = topology.exchange().is_some_and(|exchange| marked.contains(exchange));
+        let is_exchange_missing =
+            has_marker && topology.is_exchange_missing(broker, &connection).await?;
+        Ok::<_, TopologyError>((marked, replaced, is_exchange_missing))
+    };
+    let (mut marked, replaced, is_exchange_missing) = match inspected.await {
+        // If a check failed, return before the declarations below. Without a record of the lost queues and exchanges,
+        // these declarations could hide a loss. From RabbitMQ 4.3 on, the checks need the same rights as the
+        // declarations.
+        Err(TopologyError::Broker(error)) if is_finding(&error) => {
+            restore_record(records, topology, is_known, &earlier).await?;
+            let error = Some(error);
+            let former_bindings = record.former;
+            return Ok(PreparedTopology { former_bindings, error, ..PreparedTopology::default() });
+        }
+        inspected => inspected?,
+    };
     if topology.is_declared() {
-        // A missing or replaced exchange has lost its bindings, so only the exchange is logged.
+        // A missing or replaced exchange has lost all its bindings. The log then names only the exchange.
         let mut needed = topology.bindings_without(&replaced);
         needed.retain(|binding| {
             is_known && !is_exchange_missing && earlier.bindings.contains(binding)
@@ -177,9 +180,10 @@ pub async fn prepare_topology(
     Ok(PreparedTopology { limited_queues, former_bindings: record.former, error })
 }
 
-/// The caller calls this function after a failure that preceded the declaration of the first binding of a new stream.
-/// Otherwise, a later change of the configuration would turn the recorded bindings into former bindings, and Ordain
-/// would advise to remove them, although another program may have declared them.
+/// Restores the earlier record of a new stream, after a preparation that failed before it declared the first binding.
+/// Without this step, the record would name bindings that Ordain never declared. A later change of the configuration
+/// would turn them into former bindings, and Ordain would advise the operator to remove them. But another program may
+/// have declared these bindings.
 async fn restore_record(
     records: &QueueRecords,
     topology: &Topology,

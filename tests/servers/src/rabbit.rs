@@ -529,20 +529,26 @@ impl Rabbit {
     }
 
     /// Returns the names of the queues and exchanges that are bound to an exchange. The broker routes messages by each
-    /// of these bindings: it writes the rows of a binding to several tables one after the other, and this method waits
-    /// until all rows are written.
+    /// of these bindings: it writes the rows of a binding to several tables one after the other, and this method omits
+    /// a binding until all rows are written.
     pub fn bound(&self, exchange: &str) -> Result<Vec<String>> {
-        // A transaction keeps its lock on the table of the bindings until it has written all tables. Since RabbitMQ
-        // 4.3, another database (Khepri) replaces Mnesia.
+        // A transaction keeps its lock on the table of the bindings until it has written this table. RabbitMQ 4.0 writes
+        // the routes of a topic exchange after this transaction. Since RabbitMQ 4.3, another database (Khepri) replaces
+        // Mnesia.
         let listed = self.server.evaluate(&format!(
             "Source = rabbit_misc:r({}, exchange, {}), \
-             Names = [element(4, element(4, Binding)) || \
-                 Binding <- rabbit_binding:list_for_source(Source)], \
-             case mnesia:system_info(is_running) of \
-                 yes -> {{atomic, ok}} = mnesia:transaction( \
-                     fun() -> mnesia:read_lock_table(rabbit_route) end); \
-                 no -> ok end, \
-             iolist_to_binary(lists:join(\"\\n\", Names)).",
+             Targets = [element(4, Binding) || Binding <- rabbit_binding:list_for_source(Source)], \
+             IsMnesia = mnesia:system_info(is_running) =:= yes, \
+             IsMnesia andalso mnesia:transaction( \
+                 fun() -> mnesia:read_lock_table(rabbit_route) end), \
+             Complete = case IsMnesia andalso rabbit_exchange:lookup(Source) of \
+                 {{ok, Exchange}} when element(3, Exchange) =:= topic -> \
+                     Routes = [element(4, element(2, Route)) || \
+                         Route <- ets:tab2list(rabbit_topic_trie_binding), \
+                         element(2, element(2, Route)) =:= Source], \
+                     [Target || Target <- Targets, lists:member(Target, Routes)]; \
+                 _ -> Targets end, \
+             iolist_to_binary(lists:join(\"\\n\", [element(4, Target) || Target <- Complete])).",
             binary(&self.virtual_host),
             binary(exchange)
         ))?;

@@ -60,7 +60,7 @@ impl Certificates {
     }
 
     /// Issues another certificate for the server's key into the file `name`, with these options of `openssl x509`.
-    /// Without `-extensions`, the certificate has version 1. Returns the path of the file.
+    /// Without `-extensions`, the certificate names no host. Returns the path of the file.
     pub fn issue(&self, name: &str, options: &str) -> Result<PathBuf> {
         openssl(
             &self.folder,

@@ -85,14 +85,18 @@ fn each_refused_certificate_is_explained() {
     let (_, certificates) = server.tls().expect("a server with TLS");
     let authority = certificates.authority().display().to_string();
     for (name, options, words) in [
-        ("expired.pem", "-days -1 -extensions server", "xpired"),
-        ("elsewhere.pem", "-days 2 -extensions elsewhere", "elsewhere"),
-        ("version-1.pem", "-days 2", "version 3"),
+        ("expired.pem", "-days 0 -extensions server", &["xpired"][..]),
+        ("elsewhere.pem", "-days 2 -extensions elsewhere", &["elsewhere"]),
+        // Since OpenSSL 3.4, a certificate without extensions has version 3, and not version 1.
+        ("nameless.pem", "-days 2", &["version 3", "not valid for any names"]),
     ] {
         let certificate = certificates.issue(name, options).expect("a certificate");
+        // A certificate for 0 days expires after the present second.
+        std::thread::sleep(Duration::from_secs(1));
         server.configure("tls-cert-file", &certificate.display().to_string()).expect("a setting");
         let refused = answer(&server.url(), &[(TRUSTED, &authority)]);
-        assert!(refused.starts_with("refused ") && refused.contains(words), "{name}: {refused}");
+        let is_explained = words.iter().any(|words| refused.contains(words));
+        assert!(refused.starts_with("refused ") && is_explained, "{name}: {refused}");
         assert!(!refused.contains(TRUSTED) && !refused.contains("secret"), "{name}: {refused}");
     }
     let keys = [certificates.key(), certificates.authority_key()];

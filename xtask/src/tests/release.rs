@@ -206,9 +206,11 @@ fn install(release: ServerRelease) -> Result<PathBuf> {
     for file in ["etc/resolv.conf", "etc/hosts"] {
         fs::copy(Path::new("/").join(file), folder.join(file))?;
     }
-    // Some tests compile a library with `cc`.
+    // Some tests compile a library with `cc`. The HTTP client of Erlang needs root certificates, also without TLS.
     let packages =
-        [&["openssl", "procps", "gcc", "libc6-dev"], release.packages()].concat().join(" ");
+        [&["ca-certificates", "openssl", "procps", "gcc", "libc6-dev"], release.packages()]
+            .concat()
+            .join(" ");
     // The package index of a mirror that is rarely updated may have expired. `apt-get` still checks the signature of
     // the index.
     let install = format!(
