@@ -1,8 +1,13 @@
 //! `ordain dead`: prints dead letters.
 
+mod groups;
+
+use std::io;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+
+use groups::{LetterGroup, LetterGroups};
 
 use super::inspect::{InspectArgs, InspectTarget, RowForm};
 use crate::cli::{CommandError, EXIT_FAILED};
@@ -14,6 +19,8 @@ use ordain_util::text::print_lossy;
 
 /// Maximum number of rows that `ordain dead list` requests in one page.
 const PAGE_ROWS: usize = 200;
+/// Maximum number of rows that `ordain dead list` prints by default.
+const DEFAULT_LIMIT: usize = 1_000;
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum DeadCommand {
@@ -32,10 +39,14 @@ pub(crate) struct DeadListArgs {
     /// List only the dead letters of this key.
     #[arg(long)]
     key: Option<String>,
-    /// Maximum number of rows.
-    #[arg(long, default_value_t = 1_000)]
-    limit: usize,
-    /// Print one JSON object per line, with the whole event.
+    /// Group the dead letters by cause, handler version and reason. Prints the number of letters in each group and the
+    /// newest letter of the group. Numbers in the reasons count as equal.
+    #[arg(long)]
+    group: bool,
+    /// Maximum number of dead letters. The default is 1,000, and all with --group.
+    #[arg(long)]
+    limit: Option<usize>,
+    /// Print one JSON object per line. Without --group, each object contains the whole event.
     #[arg(long)]
     json: bool,
 }
@@ -70,29 +81,77 @@ impl DeadCommand {
 
 async fn list(args: DeadListArgs) -> Result<ExitCode, CommandError> {
     let target = args.inspect.open_target(&args.stream).await?;
+    if args.group {
+        return list_groups(&args, &target).await;
+    }
+    let limit = args.limit.unwrap_or(DEFAULT_LIMIT);
     if args.json {
-        print_rows(&args, &target, JsonRow::line).await?;
+        let print =
+            |rows: &[JsonRow]| show::text(&rows.iter().map(JsonRow::line).collect::<String>());
+        read_rows(&args, limit, &target, print).await?;
         return Ok(ExitCode::SUCCESS);
     }
     show::text(&format!("{:<24} {:<24} {:<12} {}\n", "KEY", "ID", "CAUSE", "WHY"))?;
-    if print_rows(&args, &target, line).await? {
+    let print = |rows: &[LetterRow]| show::text(&rows.iter().map(line).collect::<String>());
+    if read_rows(&args, limit, &target, print).await? {
         show::text(&format!(
-            "only {} dead letters are listed, and more may exist: use --limit or --key\n",
-            args.limit
+            "only {limit} dead letters are listed, and more may exist: use --limit or --key\n"
         ))?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints a row for each dead letter that `args` selects, at most `args.limit` rows. Returns whether more such letters
-/// may exist.
-async fn print_rows<F: RowForm<LetterRow>>(
+async fn list_groups(
     args: &DeadListArgs,
     target: &InspectTarget,
-    line: impl Fn(&F) -> String,
+) -> Result<ExitCode, CommandError> {
+    let mut groups = LetterGroups::default();
+    let limit = args.limit.unwrap_or(usize::MAX);
+    let more_may_exist = read_rows(args, limit, target, |rows: &[LetterRow]| {
+        rows.iter().for_each(|row| groups.add(row));
+        Ok(())
+    })
+    .await?;
+    let (groups, ungrouped) = groups.finish();
+    if args.json {
+        let lines = groups.into_iter().map(|group| JsonRow::from(group).line());
+        show::text(&lines.collect::<String>())?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    show::text(&format!("{:>8}  {:<12} {:<24} {}\n", "COUNT", "CAUSE", "VERSION", "WHY"))?;
+    show::text(&groups.iter().map(group_lines).collect::<String>())?;
+    if ungrouped > 0 {
+        show::text(&format!("{ungrouped} dead letters have further reasons\n"))?;
+    }
+    if more_may_exist {
+        show::text(&format!(
+            "only {limit} dead letters were read, and more may exist: use --limit\n"
+        ))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn group_lines(group: &LetterGroup) -> String {
+    let LetterGroup { count, cause, version, reason, newest } = group;
+    let version = version.as_deref().unwrap_or("-");
+    let key =
+        if newest.key.is_empty() { "no key".to_owned() } else { format!("key {:?}", newest.key) };
+    format!(
+        "{count:>8}  {cause:<12} {version:<24} {reason}\n{:>8}  newest: {}, {key}, id {}\n",
+        "", newest.at, newest.id
+    )
+}
+
+/// Reads the dead letters that `args` selects, at most `limit`, in pages. Passes the rows of each page to `receive`.
+/// Returns whether more such letters may exist.
+async fn read_rows<F: RowForm<LetterRow>>(
+    args: &DeadListArgs,
+    limit: usize,
+    target: &InspectTarget,
+    mut receive: impl FnMut(&[F]) -> io::Result<()>,
 ) -> Result<bool, CommandError> {
     let mut cursor = None;
-    let mut left = args.limit;
+    let mut left = limit;
     while left > 0 {
         let key = args.key.as_deref();
         let limit = PAGE_ROWS.min(left);
@@ -100,7 +159,7 @@ async fn print_rows<F: RowForm<LetterRow>>(
         // A page of a store in Redis may have more rows than requested.
         let rows = &page.rows[..left.min(page.rows.len())];
         left -= rows.len();
-        show::text(&rows.iter().map(&line).collect::<String>())?;
+        receive(rows)?;
         cursor = page.cursor;
         if cursor.is_none() {
             return Ok(rows.len() < page.rows.len());

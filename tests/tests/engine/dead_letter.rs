@@ -131,6 +131,28 @@ fn check_letters(home: &Home, published: &BTreeMap<String, Value>) -> Result<()>
     Ok(())
 }
 
+/// Checks the groups of all dead letters: one group for each cause, because the errors of a cause differ at most in
+/// numbers.
+fn check_groups(home: &Home) -> Result<()> {
+    let groups = home.rows(&["dead", "list", "faults", "--group", "--json"])?;
+    let mut causes: Vec<&str> = groups.iter().filter_map(|group| group["cause"].as_str()).collect();
+    causes.sort_unstable();
+    ensure!(causes == CAUSES && groups.iter().all(|group| group["count"] == KEYS), "{groups:?}");
+    let rejected = groups.iter().find(|group| group["cause"] == "rejected").context("a group")?;
+    ensure!(rejected["reason"] == "no, thank you", "{rejected}");
+    ensure!(rejected["version"].as_str().is_some_and(|version| version.starts_with("faulty+")));
+    let [key, id] = ["key", "id"].map(|field| rejected["newest"][field].as_str());
+    let [key, id] = [key.context("a key")?, id.context("an id")?];
+    let shown = home.rows(&["dead", "show", "faults", id, "--key", key, "--json"])?;
+    ensure!(shown[0]["error"] == rejected["newest"]["error"], "{shown:?}");
+
+    let output = home.ordain(&["dead", "list", "faults", "--group"])?.output()?;
+    let table = String::from_utf8(output.stdout)?;
+    ensure!(table.lines().count() == 1 + 2 * CAUSES.len(), "{table}");
+    ensure!(table.contains("     400  rejected     faulty+"), "{table}");
+    Ok(())
+}
+
 #[test]
 fn each_dead_letter_is_forwarded_once() -> Result<()> {
     let home = Home::new(&["faulty"], CONFIG)?;
@@ -138,6 +160,7 @@ fn each_dead_letter_is_forwarded_once() -> Result<()> {
     let report = home.run_once()?;
     assert_eq!(report["dead_total"], CAUSES.len() * KEYS);
     check(&home)?;
+    check_groups(&home)?;
     // The next run must forward nothing, because every event is already settled.
     home.run_once()?;
     check(&home)
