@@ -5,6 +5,7 @@ pub mod amqp;
 pub mod archive;
 pub mod clients;
 pub mod cloudevents_suite;
+pub mod compilers;
 pub mod conformance;
 pub mod faulty;
 pub mod guests;

@@ -22,11 +22,11 @@ pub(crate) struct BenchArgs {
     options: Vec<String>,
 }
 
-/// The benchmark that needs the components of all languages.
-const LANGUAGES: &str = "languages";
+/// The benchmarks that need the compilers and the components of all languages.
+const LANGUAGES: [&str; 2] = ["dev", "languages"];
 
 /// Names and descriptions of the benchmarks.
-const BENCHES: [(&str, &str); 12] = [
+const BENCHES: [(&str, &str); 13] = [
     (
         "amqp",
         "events from RabbitMQ through a handler, with Redis, compared to hand-written consumers",
@@ -40,6 +40,10 @@ const BENCHES: [(&str, &str); 12] = [
         "decode",
         "the conversion of messages of RabbitMQ into events, with the key in the routing key and in the body",
     ),
+    (
+        "dev",
+        "the time from a change of a handler to the outcome of the first event, in each language",
+    ),
     ("embedded", "events from file to file through a handler, on the embedded store"),
     ("ingress", "events over HTTP, below and above the limits of the host"),
     (
@@ -50,7 +54,7 @@ const BENCHES: [(&str, &str); 12] = [
         "isolation",
         "the effect that a key with a missing event and many later events has on the other keys",
     ),
-    (LANGUAGES, "the handler `orders` in each language, compared to Rust"),
+    ("languages", "the handler `orders` in each language, compared to Rust"),
     ("recovery", "the duration of gaps, compared to the expected duration"),
     ("store", "commits to each store, compared to plain writes of the same bytes"),
     ("swap", "the additional latency of events while the version of their handler changes"),
@@ -67,7 +71,7 @@ pub(crate) fn bench(args: &BenchArgs) -> Result<()> {
         bail!("unknown benchmark {name:?}; `cargo xtask bench` lists the benchmarks");
     }
     let ordain = host()?;
-    let plugins = if name == LANGUAGES { languages(&ordain)? } else { plugins()? };
+    let plugins = if LANGUAGES.contains(&name.as_str()) { languages(&ordain)? } else { plugins()? };
     run(cargo("build").args(["--release", "--workspace", "--bin", "ordain-bench"]))?;
     announce(&format!("measuring {name}; do not use the machine for anything else"));
     let mut bench = Command::new(target_dir().join("release").join("ordain-bench"));

@@ -11,6 +11,7 @@ mod content;
 mod core;
 mod crossing;
 mod decode;
+mod dev;
 mod embedded;
 mod events;
 mod ingress;
@@ -50,6 +51,8 @@ enum Command {
     Core(CommonArgs),
     /// Measure the conversion of RabbitMQ messages into events, with several settings and with compressed bodies
     Decode(CommonArgs),
+    /// Measure the time from a change of a handler to the outcome of the first event, in each language
+    Dev(dev::DevArgs),
     /// Measure the handler `orders` with events from a file and messages to a file, on the embedded store
     Embedded(CommonArgs),
     /// Measure commits to each store, compared with plain writes of the same bytes
@@ -122,6 +125,7 @@ fn run(command: Command) -> Result<()> {
     let (report, json): (Report, bool) = match command {
         Command::Core(common) => (core::bench(&common)?, common.json),
         Command::Decode(common) => (decode::bench(&common)?, common.json),
+        Command::Dev(args) => (dev::bench(&args)?, args.common.json),
         Command::Embedded(common) => (embedded::bench(&common)?, common.json),
         Command::Store(common) => (store::bench(&common)?, common.json),
         Command::Instances(args) => (instances::bench(&args)?, args.common.json),

@@ -53,6 +53,9 @@ pub(crate) struct Row {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) drained_per_s: Option<f64>,
     pub(crate) peak_mib: Option<f64>,
+    /// The time from the start of a command to its first result.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) start_ms: Option<f64>,
     /// The time until the host can call a handler that it has not compiled before.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) compile_ms: Option<f64>,
@@ -78,7 +81,7 @@ pub(crate) type Figure = fn(&Row) -> Option<f64>;
 
 type Column = (&'static str, Figure);
 
-const COLUMNS: [Column; 21] = [
+const COLUMNS: [Column; 22] = [
     ("events/s", |row| Some(row.events_per_s).filter(|rate| *rate > 0.0)),
     ("ns/event", |row| row.ns_per_event),
     ("instr/event", |row| row.instructions_per_event),
@@ -94,6 +97,7 @@ const COLUMNS: [Column; 21] = [
     ("expected ms", |row| row.expected_ms),
     ("drained/s", |row| row.drained_per_s),
     ("peak MiB", |row| row.peak_mib),
+    ("start ms", |row| row.start_ms),
     ("compile ms", |row| row.compile_ms),
     ("load ms", |row| row.load_ms),
     ("file KB", |row| row.file_kb),
@@ -123,6 +127,7 @@ impl Row {
             expected_ms: of(|row| row.expected_ms),
             drained_per_s: of(|row| row.drained_per_s),
             peak_mib: of(|row| row.peak_mib),
+            start_ms: of(|row| row.start_ms),
             compile_ms: of(|row| row.compile_ms),
             load_ms: of(|row| row.load_ms),
             file_kb: of(|row| row.file_kb),

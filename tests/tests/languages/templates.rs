@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use ordain_tests::compilers::native_commands;
 use ordain_tests::host::copy_folder;
 use serde_json::{Value, json};
 
@@ -59,7 +60,9 @@ fn works(template: &Template) -> Result<()> {
 fn sequenced_project_works(template: &Template, home: &Path) -> Result<PathBuf> {
     shell(home, &format!("ordain new --lang {} {NAME}", template.language))?;
     let project = home.join(NAME);
-    let native = shell_with_errors(&project, &native_commands(&project)?)?;
+    let readme = fs::read_to_string(project.join("README.md"))?;
+    let native = native_commands(&readme).context("the README has no commands")?;
+    let native = shell_with_errors(&project, &native)?;
     ensure!(native.contains(template.tested), "{:?} is not in\n{native}", template.tested);
     shell(&project, template.check)?;
 
@@ -89,15 +92,6 @@ fn fifo_project_works(template: &Template, sequenced: &Path, home: &Path) -> Res
     let tested = shell(&project, "ordain test --no-build")?;
     ensure!(tested.contains("3 passed, 0 failed"), "{tested}");
     check_messages(&shell(&project, "ordain run --once")?)
-}
-
-/// Returns the commands in the first block of the project's README, without the commands of `ordain`.
-fn native_commands(project: &Path) -> Result<String> {
-    let readme = fs::read_to_string(project.join("README.md"))?;
-    let (_, block) = readme.split_once("```sh\n").context("the README has no commands")?;
-    let (block, _) = block.split_once("```").context("the block of commands has no end")?;
-    let native = block.lines().filter(|line| !line.starts_with("ordain "));
-    Ok(native.collect::<Vec<_>>().join("\n"))
 }
 
 /// Checks the rows of `ordain dev --once --json` for the sample events.

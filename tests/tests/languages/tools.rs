@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, ensure};
+use ordain_tests::compilers::use_compilers;
 use ordain_tests::host::binary;
 use ordain_tests::plugins::{root, target_dir};
 
@@ -23,24 +24,9 @@ pub(crate) fn tools() -> Result<PathBuf> {
 /// Runs shell commands in a folder, with `ordain`, Go, Zig and the packages of all languages. The commands must
 /// succeed. Returns their standard output.
 pub(crate) fn shell(folder: &Path, commands: &str) -> Result<String> {
-    let tools = tools()?;
-    let host = binary()?;
-    let host_folder = host.parent().context("the host's folder")?.display();
-    let path = std::env::var("PATH")?;
-    let zig = tools.join("sdk/c/python/bin/python");
     let mut shell = Command::new("sh");
     shell.current_dir(folder).args(["-e", "-c", commands]).stdin(Stdio::null());
-    shell.env("PATH", format!("{host_folder}:{}:{path}", tools.join("bin").display()));
-    shell.env("ORDAIN", &host);
-    shell.env("npm_config_cache", tools.join("npm")).env("npm_config_offline", "true");
-    shell.env("PIP_FIND_LINKS", tools.join("wheels")).env("PIP_NO_INDEX", "1");
-    shell.env("PYTHONDONTWRITEBYTECODE", "1");
-    shell.env("GOCACHE", tools.join("sdk/go/cache"));
-    shell.env("GOPROXY", "off").env("GOTOOLCHAIN", "local");
-    shell.env("ZIG", format!("{} -m ziglang", zig.display()));
-    for cache in ["ZIG_GLOBAL_CACHE_DIR", "ZIG_LOCAL_CACHE_DIR"] {
-        shell.env(cache, tools.join("sdk/c/cache"));
-    }
+    use_compilers(&mut shell, &tools()?, &binary()?)?;
     let output = shell.output()?;
     let stdout = String::from_utf8(output.stdout)?;
     let log = String::from_utf8_lossy(&output.stderr);
