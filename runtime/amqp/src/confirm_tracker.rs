@@ -23,12 +23,12 @@ use ordain_store::Ownership;
 /// A message with its position in the order of its sink.
 #[derive(Debug)]
 pub(super) struct PendingPublish {
-    /// The messages of a run are marked as published together.
+    /// The id of the message's run. The messages of a run are marked as published together.
     pub(super) run: u64,
     /// The position of the message in the order of its sink.
     pub(super) order: u64,
     pub(super) outgoing: AmqpMessage,
-    /// The message may be published under this ownership.
+    /// The ownership under which the message may be published.
     pub(super) ownership: Arc<Ownership>,
 }
 
@@ -55,7 +55,7 @@ pub(super) type ConfirmFuture<'a> =
 #[derive(Debug)]
 pub(super) struct UnmatchedReturn;
 
-/// A check removed these messages from the tracker.
+/// The messages that a check has removed from the tracker.
 #[derive(Debug, Default)]
 pub(super) struct ResolvedConfirms {
     /// Messages whose result is known, in order.
@@ -69,7 +69,7 @@ struct UnconfirmedPublish<'a> {
     /// `None` after the confirm has arrived.
     confirm: Option<ConfirmFuture<'a>>,
     result: ConfirmResult,
-    /// The confirm had arrived before the end of the previous check.
+    /// True if the confirm had arrived before the end of the previous check.
     seen: bool,
     /// The time at which the tracker first noticed that the broker had confirmed a later message, but not this message.
     overtaken_at: Option<Instant>,
@@ -77,25 +77,25 @@ struct UnconfirmedPublish<'a> {
 
 pub(super) struct ConfirmTracker<'a> {
     sent: VecDeque<UnconfirmedPublish<'a>>,
-    /// Counts the bodies of the messages in `sent`.
+    /// Total size of the bodies of the messages in `sent`, in bytes.
     bytes: usize,
     /// Number of confirmed messages at the front of `sent`.
     confirmed: usize,
     /// The number of tracked messages at the previous check. The next check is due when this number of messages is
     /// confirmed.
     next_check_at: usize,
-    /// The wait for the next confirm began at the newest of these: a confirm, a send while `sent` was empty, and a call
-    /// of [`ConfirmTracker::reset_timers`].
+    /// The time at which the wait for the next confirm began. This is the time of the newest confirm, of the newest
+    /// send while `sent` was empty, or of the newest call of [`ConfirmTracker::reset_timers`]: the latest of the three.
     last_confirm_at: Instant,
     /// Confirms of messages that the tracker has given up. A late confirm may still arrive, and may carry a returned
     /// message.
     late_confirms: Vec<ConfirmFuture<'a>>,
-    /// The tracker does not contain the returned message.
+    /// True if the broker has returned a message that the tracker does not contain.
     has_unmatched_return: bool,
 }
 
-/// Above this number of late confirms, the sink replaces the channel. The limit keeps a check fast, because every check
-/// polls these confirms.
+/// The maximum number of late confirms. Above this number, the sink replaces the channel. The limit keeps a check fast,
+/// because every check polls all late confirms.
 const LATE_CONFIRM_LIMIT: usize = 1_024;
 
 impl<'a> ConfirmTracker<'a> {
@@ -138,8 +138,8 @@ impl<'a> ConfirmTracker<'a> {
         self.late_confirms.len() > LATE_CONFIRM_LIMIT
     }
 
-    /// The caller calls this method while the broker blocks the connection. Confirms are then late because of the
-    /// block, not because of a message.
+    /// Restarts the time limits of all confirms. The caller calls this method while the broker blocks the connection.
+    /// Confirms are then late because of the block, not because of a message.
     pub(super) fn reset_timers(&mut self) {
         self.last_confirm_at = Instant::now();
         self.sent.iter_mut().for_each(|sent| sent.overtaken_at = None);
@@ -237,7 +237,8 @@ impl<'a> ConfirmTracker<'a> {
         if self.has_unmatched_return { Err(UnmatchedReturn) } else { Ok(()) }
     }
 
-    /// Returns no messages if no check is due. Fails as [`resolve`](Self::resolve) does.
+    /// Makes a check if one is due: removes and returns the messages whose result is known. Gives up no message. Fails
+    /// as [`resolve`](Self::resolve) does.
     pub(super) fn take_resolved(
         &mut self,
     ) -> Result<Vec<(PendingPublish, ConfirmResult)>, UnmatchedReturn> {
@@ -344,7 +345,7 @@ mod tests {
 
     struct SimulatedBroker {
         rng: ChaCha8Rng,
-        /// The library has not attached these messages to a confirm yet.
+        /// The returned messages that the library has not attached to a confirm yet.
         waiting: VecDeque<BasicReturnMessage>,
         unconfirmed: Vec<u64>,
         confirmed: HashMap<u64, Confirmation>,

@@ -29,31 +29,32 @@ const HEARTBEATS_PER_LEASE: u64 = 5;
 /// Maximum size of the broker's own text in an error, in bytes.
 const ERROR_TEXT_LIMIT: usize = 400;
 
-/// These refusals may be temporary: the broker has not started an existing queue yet, or a consumer did not acknowledge
-/// a delivery within the broker's `consumer_timeout`.
+/// Parts of the broker's texts about refusals that may be temporary: the broker has not started an existing queue yet,
+/// or a consumer did not acknowledge a delivery within the broker's `consumer_timeout`.
 const TEMPORARY_REFUSALS: [&str; 2] =
     ["down or inaccessible", "delivery acknowledgement on channel"];
 
-/// Begins each text about a queue or exchange that does not exist, or a queue that cannot be used now.
+/// The beginning of the broker's text if a queue or exchange does not exist, or if a queue cannot be used now.
 const NOT_FOUND_CODE: &str = "NOT_FOUND - ";
-/// Begins each text about a queue or exchange that does not exist.
+/// The beginning of the broker's text if a queue or exchange does not exist.
 const NOT_FOUND_PREFIX: &str = "NOT_FOUND - no ";
-/// Begins RabbitMQ's refusal of a login. RabbitMQ composes this text for clients that are not logged in yet, so it
-/// contains neither names nor addresses.
+/// The beginning of RabbitMQ's text about a refused login. RabbitMQ sends this text to clients that are not logged in
+/// yet, so the text contains neither names nor addresses.
 const LOGIN_REFUSAL_PREFIX: &str = "ACCESS_REFUSED - Login was refused";
 const OTHER_EXCHANGE_TYPE: &str = "inequivalent arg 'type' for exchange";
-/// The texts by which this module recognises that the broker does not support the type of an exchange. The second text
-/// concerns the declaration of a type that the broker supported before, and the third text a message to an exchange of
-/// such a type.
+/// The texts by which this module recognises that the broker does not support the type of an exchange. The broker sends
+/// the second text if a client declares a type that the broker supported before. It sends the third text if a client
+/// publishes to an exchange of such a type.
 const UNSUPPORTED_EXCHANGE_TYPES: [&str; 3] =
     ["unknown exchange type", "invalid exchange type", "Cannot route message through exchange"];
-/// Begin refusals to declare a queue or an exchange, such as `cannot declare queue 'q': queue limit in vhost '/' (100)
-/// is reached`. With long names, the broker cuts the rest of the text.
+/// The beginnings of the broker's texts if a limit of queues or exchanges is reached, such as `cannot declare queue
+/// 'q': queue limit in vhost '/' (100) is reached`. If the name is long, the broker cuts off the rest of the text.
 const REACHED_LIMIT_PREFIXES: [&str; 2] = [
     "PRECONDITION_FAILED - cannot declare queue '",
     "PRECONDITION_FAILED - cannot declare exchange '",
 ];
-/// The broker refuses to open a channel above the limit, and also closes the connection.
+/// A part of the broker's text if a client opens more channels than the limit allows. The broker then also closes the
+/// connection.
 const CHANNEL_LIMIT: &str = "number of channels opened";
 
 /// The reason why a request to the broker failed.
@@ -150,9 +151,9 @@ impl BrokerError {
         matches!(self, Self::Refused { cause: NotFound | ForeignNotFound, .. })
     }
 
-    /// Returns whether the broker refused the declaration of an exchange because of its type: the exchange exists with
-    /// another type, or the broker does not support the type, for example because a plugin is missing since an upgrade.
-    /// An exchange of a type that the broker does not support routes no messages.
+    /// Returns whether the broker refused the declaration of an exchange because of its type. The exchange exists with
+    /// another type, or the broker does not support the type. For example, a plugin may be missing since an upgrade of
+    /// the broker. An exchange of a type that the broker does not support routes no messages.
     pub(super) fn is_other_exchange_type(&self) -> bool {
         let Self::Refused { cause, reason } = self else { return false };
         match cause {
@@ -169,7 +170,8 @@ impl BrokerError {
         matches!(self, Self::Unavailable(reason) if reason.contains(NOT_FOUND_CODE))
     }
 
-    /// `NotFound` becomes `ForeignNotFound`, for a queue or exchange that Ordain never declares.
+    /// Changes the cause `NotFound` to `ForeignNotFound`. The caller uses this method if Ordain never declares the
+    /// missing queue or exchange.
     pub(super) fn into_foreign(self) -> Self {
         match self {
             Self::Refused { cause: RefusalCause::NotFound, reason } => {
@@ -194,7 +196,7 @@ impl BrokerError {
         }
     }
 
-    /// Leaves any other error than a refused request unchanged.
+    /// Replaces the reason of a refused request by the result of `describe`. Returns any other error unchanged.
     pub(super) fn map_refusal(self, describe: impl FnOnce(RefusalCause, String) -> String) -> Self {
         match self {
             Self::Refused { cause, reason } => {
@@ -258,9 +260,10 @@ impl BrokerEndpoint {
         uri
     }
 
-    /// The broker applies this limit to a queue whose declaration lacks the argument `x-delivery-limit`. The first call
-    /// declares an exchange of a type that exists only from RabbitMQ 4.0 on, and then deletes the exchange, whose name
-    /// begins with `queue`. The answer stays until [`Self::forget_version`].
+    /// Returns whether the broker has a default delivery limit, which it applies to a queue whose declaration lacks the
+    /// argument `x-delivery-limit`. To find out, the first call declares an exchange of a type that exists only from
+    /// RabbitMQ 4.0 on, and then deletes this exchange. The name of the exchange begins with `queue`. Later calls
+    /// return the same answer, until [`Self::forget_version`] is called.
     pub(super) async fn has_default_delivery_limit(
         &self,
         queue: &str,
@@ -331,7 +334,7 @@ impl BrokerEndpoint {
         timeout(limit, requests).await.unwrap_or_else(|_| Err(self.no_answer(limit).into()))
     }
 
-    /// The broker has not answered within `limit`.
+    /// Returns the error of a broker that has not answered within `limit`.
     pub(super) fn no_answer(&self, limit: Duration) -> BrokerError {
         BrokerError::Unavailable(format!("{self} does not answer within {limit:?}"))
     }
@@ -342,8 +345,7 @@ impl BrokerEndpoint {
         BrokerGreeting::read(&self.current_uri()).await.map_err(failed)
     }
 
-    /// Returns the present login. Rereads the files that the variables of the URL name. The process also rereads these
-    /// files before each connection.
+    /// Returns the present login. Rereads the files that the variables of the URL name, as [`Self::connect`] does.
     pub fn login(&self) -> BrokerLogin {
         let AMQPUri { authority, vhost, .. } = self.url.refresh().uri.clone();
         let AMQPUserInfo { username, password } = authority.userinfo;
@@ -360,8 +362,9 @@ impl BrokerEndpoint {
         format!("logged in as user {:?} to the virtual host {vhost:?}", authority.userinfo.username)
     }
 
-    /// RabbitMQ refuses a login with the code `ACCESS_REFUSED`, and a missing virtual host, or a connection above a
-    /// limit, with the code `NOT_ALLOWED`.
+    /// Converts the error of a connection attempt. RabbitMQ refuses a login with the code `ACCESS_REFUSED`. If the
+    /// virtual host is missing, or if a limit of connections is reached, RabbitMQ refuses the connection with the code
+    /// `NOT_ALLOWED`.
     fn connect_error(&self, error: &lapin::Error) -> BrokerError {
         let is_login = matches!(
             error.kind(),
@@ -388,7 +391,7 @@ impl BrokerEndpoint {
         }
     }
 
-    /// Adds the broker's address and user.
+    /// Converts an error of the client library, and adds the broker's address and the name of the user.
     pub(super) fn error(&self, error: &lapin::Error) -> BrokerError {
         use AMQPHardError::{COMMANDINVALID, NOTALLOWED};
         use AMQPSoftError::{ACCESSREFUSED, NOTFOUND, PRECONDITIONFAILED};
@@ -516,7 +519,8 @@ mod tests {
         ErrorKind::ProtocolError(AMQPError::new(kind, words.into())).into()
     }
 
-    /// A broker that has lost the plugin of the type refuses the declaration. RabbitMQ 3 and 4 use different codes.
+    /// A broker that has lost the plugin of an exchange type refuses the declaration of an exchange of this type.
+    /// RabbitMQ 3 and 4 use different codes.
     #[test]
     fn unsupported_exchange_type_is_a_fault_of_the_type() {
         for (kind, words, is_fault) in [
@@ -548,7 +552,8 @@ mod tests {
         }
     }
 
-    /// RabbitMQ reports a reached limit with the codes of other causes. The texts come from RabbitMQ 3.10.8 and 4.0.
+    /// RabbitMQ reports a reached limit with reply codes that usually mean another cause. The texts come from RabbitMQ
+    /// 3.10.8 and 4.0.
     #[test]
     fn reached_limit_is_no_other_form_and_no_missing_right() {
         let precondition = AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED);

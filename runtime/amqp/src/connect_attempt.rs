@@ -16,7 +16,7 @@ enum AttemptSocket {
     #[default]
     None,
     Waiting(TcpStream),
-    /// The caller has given up the attempt, or it has succeeded.
+    /// The caller has given up the attempt, or the attempt has succeeded.
     Abandoned,
 }
 
@@ -44,7 +44,8 @@ impl ConnectAttempt {
         SocketOpener { socket: Arc::clone(&self.socket), running: self.running.subscribe() }
     }
 
-    /// The caller calls this method when the broker has accepted the login.
+    /// Ends the attempt, and keeps its socket open. The caller calls this method when the broker has accepted the
+    /// login.
     pub(super) fn succeed(self) {
         *lock(&self.socket) = AttemptSocket::None;
     }
@@ -62,7 +63,7 @@ impl Drop for ConnectAttempt {
 }
 
 impl SocketOpener {
-    /// Returns an error immediately if the attempt ends first.
+    /// Runs a step of the attempt. If the attempt ends before the step, returns an error immediately.
     pub(super) async fn run<T>(&self, step: impl Future<Output = io::Result<T>>) -> io::Result<T> {
         let mut running = self.running.clone();
         tokio::select! {
@@ -71,7 +72,8 @@ impl SocketOpener {
         }
     }
 
-    /// A dropped [`ConnectAttempt`] can close the socket through this second handle. Fails if the attempt has ended.
+    /// Keeps a second handle of the socket, so that a dropped [`ConnectAttempt`] can close the socket. Fails if the
+    /// attempt has ended.
     pub(super) fn keep(&self, socket: BorrowedFd<'_>) -> io::Result<()> {
         let open = TcpStream::from(socket.try_clone_to_owned()?);
         let mut socket = lock(&self.socket);

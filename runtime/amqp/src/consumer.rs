@@ -39,8 +39,8 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// Longest delay before the next subscription. If a subscription received a delivery, or took longer than this delay
-/// from its first step to its end, the next delay is the shortest delay.
+/// Longest delay before the next subscription. After a subscription that received a delivery, or that lasted longer
+/// than this delay, the next delay is the shortest delay.
 const MAX_RETRY_DELAY: Duration = Duration::from_secs(10);
 /// Delays between subscriptions that fail.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(100), MAX_RETRY_DELAY);
@@ -203,7 +203,8 @@ async fn consume(
     }
 }
 
-/// `reason` is the text of the error. If the user lacks a right, also reports the refusal to the observers of the gate.
+/// Shows the error that ended a subscription in the state of the source. `reason` is the text of the error. If the user
+/// lacks a right, also reports the refusal to the observers of the topology gate.
 fn report_retry(options: &ConsumerOptions, error: &QueueCheckError, reason: String) {
     let state = match error {
         QueueCheckError::Broker(BrokerError::LoginRefused { words, .. }) => {
@@ -219,9 +220,10 @@ fn report_retry(options: &ConsumerOptions, error: &QueueCheckError, reason: Stri
     }
 }
 
-/// The broker has ended the subscription. If the queue has no marker, `known` keeps a possible loss. The next
-/// subscription reports it, unless the consumer has found in the meantime that the queue is lost, or that the broker
-/// still has it ([`KnownQueue::clear_possible_loss`]).
+/// Returns the error of a subscription that the broker has ended. If the queue has no marker, another program may have
+/// replaced the queue, so this function keeps a possible loss in `known`. The next subscription reports the possible
+/// loss. Before that, [`KnownQueue::clear_possible_loss`] forgets it if the consumer finds that the queue is certainly
+/// lost, or that the broker still has the queue.
 fn cancelled(options: &ConsumerOptions, queue: &str, known: &mut KnownQueue) -> QueueCheckError {
     // Another program may have declared the queue again with other arguments.
     known.type_check = QueueTypeCheck::Pending;
@@ -247,7 +249,8 @@ struct KnownQueue {
     /// `true` if the broker refused the newest declaration of the marker (an exchange that the broker deletes together
     /// with the queue).
     is_marker_refused: bool,
-    /// The queue of a `sequenced` stream had its marker when the consumer most recently declared or checked the marker.
+    /// True if the queue of a `sequenced` stream had its marker when the consumer most recently declared or checked the
+    /// marker.
     is_marked: bool,
     /// The result of the comparison of a `sequenced` stream's queue with its record in the store.
     record_check: QueueRecordCheck,
@@ -255,7 +258,8 @@ struct KnownQueue {
     /// queue without a marker. The consumer reports the loss after its next subscription. If the consumer ends earlier,
     /// it reports the loss at its end.
     loss: Option<TopologyChange>,
-    /// Refuses queues of type stream. Only a consumer of a stream with `declare = false` makes this check.
+    /// The check that refuses queues of type stream. Only a consumer of a stream with `declare = false` makes this
+    /// check.
     type_check: QueueTypeCheck,
 }
 
@@ -264,12 +268,13 @@ struct KnownQueue {
 enum QueueRecordCheck {
     #[default]
     Pending,
-    /// The queue was lost before this consumer started. The consumer has not subscribed since its report.
+    /// The queue was lost before this consumer started. The consumer has reported the loss, and has not subscribed
+    /// since then.
     LossReported,
     Done,
 }
 
-/// The check refuses queues of type stream.
+/// The result of the check that refuses queues of type stream.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 enum QueueTypeCheck {
     /// The consumer has not checked the queue, or has noticed a removal of the queue since the check.
@@ -307,7 +312,8 @@ impl KnownQueue {
         }
     }
 
-    /// The next subscription must determine the unknown type, because the queue behaves like a queue of type stream.
+    /// Requires that the next subscription determines the unknown type of the queue, because the queue behaves like a
+    /// queue of type stream.
     fn suspect_stream_queue(&mut self) {
         if self.type_check == QueueTypeCheck::Unknown {
             self.type_check = QueueTypeCheck::Suspected;
@@ -327,7 +333,7 @@ async fn wait_for_operator(
             () = restore_until_resumed(options) => {}
             () = options.health.until_resumed() => {}
         }
-        // The operator must see the reason if the stream stops again.
+        // If the stream stops again, the consumer must log the reason again.
         contact.is_stop_logged = false;
         tracing::info!(stream = &*options.stream, queue, "stream resumed by an operator");
     } else {
@@ -335,7 +341,7 @@ async fn wait_for_operator(
     }
 }
 
-/// In the consumer of partition 0, restores the exchange at intervals. The consumers of the other partitions only wait.
+/// Restores the exchange at intervals, in the consumer of partition 0. The consumers of the other partitions only wait.
 /// This function never returns. A consumer calls this function while it leaves unreadable messages in its queue,
 /// because the other partitions of the stream may still need the exchange.
 async fn restore_until_resumed(options: &ConsumerOptions) {
@@ -415,7 +421,8 @@ async fn restore_topology(options: &ConsumerOptions, queue: &str) -> Option<Miss
     })
 }
 
-/// A queue without a leader, for example after a crash of the broker, never responds.
+/// Limits the time of requests about a queue. A queue without a leader, for example after a crash of the broker, never
+/// responds.
 async fn with_subscribe_timeout<T>(
     queue: &str,
     work: impl Future<Output = Result<T, QueueCheckError>>,

@@ -59,8 +59,8 @@ pub struct ConsumerOptions {
     /// The gauge of the number of messages that the broker has dropped from the stream's queues. Only the consumer of
     /// partition 0 sets this gauge.
     pub dropped: Arc<BacklogGauge>,
-    /// The records of the stream's queues. Through this field, the consumer of partition 0 also uses the store, which
-    /// contains the records of the markers of exchanges.
+    /// The records of the stream's queues. The consumer of partition 0 also uses the store of these records, to read
+    /// and write the records of the exchanges' markers.
     pub records: QueueRecords,
     /// The throttle for the errors about refused declarations and bindings. See [`topology_throttle`].
     pub topology_throttle: Mutex<LogThrottle>,

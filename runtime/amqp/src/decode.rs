@@ -143,7 +143,7 @@ impl DeliveryDecoder {
             .with_batch_limit(self.batch_limit)
     }
 
-    /// The message of an event without a valid sequence becomes a dead letter.
+    /// Returns the fault of an event without a valid sequence. The message of such an event becomes a dead letter.
     pub(super) fn sequence_fault(&self, event: &Event) -> Option<String> {
         match self.ordering {
             OrderingMode::Sequenced => sequence_fault(&self.sequences, event.sequence()),

@@ -36,16 +36,16 @@ use ordain_config::{
 use ordain_store::OutboxMessage;
 use ordain_util::text::truncated;
 
-/// RabbitMQ reads an array of additional routing keys from these headers, and closes the channel if one has another
-/// type.
+/// The headers from which RabbitMQ reads an array of additional routing keys. RabbitMQ closes the channel if the value
+/// of such a header has another type.
 pub(super) const ROUTING_HEADERS: [&str; 2] = ["CC", "BCC"];
-/// A client requests a reply on its own channel with this address. RabbitMQ closes the channel of a client that
-/// publishes it in the property `reply_to` without consuming from it.
+/// The address of RabbitMQ's direct replies. A client that writes this address into the property `reply_to` requests a
+/// reply on its own channel. RabbitMQ closes the channel if the client does not consume from this address.
 pub(super) const DIRECT_REPLY_ADDRESS: &str = "amq.rabbitmq.reply-to";
 /// Approximate maximum size, in bytes, of each header that contains a part of the reason of a dead letter. All headers
 /// must fit into one frame.
 const REASON_LIMIT: usize = 16 << 10;
-/// Durable queues write such messages to disk.
+/// The delivery mode of persistent messages, which durable queues write to disk.
 pub(super) const PERSISTENT_DELIVERY_MODE: u8 = 2;
 
 #[derive(Debug)]
@@ -56,7 +56,7 @@ pub(super) struct AmqpMessage {
     pub(super) fallback: LetterFallback,
 }
 
-/// Messages with the same stream and key must keep their order.
+/// The stream and the key of a message. Messages with the same stream and key must keep their order.
 pub(super) type OrderingKey = (Vec<u8>, Vec<u8>);
 
 /// The form in which Ordain publishes a dead letter after the broker has refused the original form. The properties and
@@ -67,9 +67,9 @@ pub(super) enum LetterFallback {
     /// There is no second form.
     #[default]
     None,
-    /// A JSON document is the body.
+    /// The second form, whose body is a JSON document.
     Document(Box<AmqpMessage>),
-    /// The message is in its second form, with the ordering key of the original form.
+    /// The message already is in its second form. It keeps this ordering key of its original form.
     Used(OrderingKey),
 }
 
@@ -80,13 +80,13 @@ impl AmqpMessage {
         self.routing_key == returned.routing_key && self.id() == id(&returned.properties)
     }
 
-    /// Empty if the message has no id.
+    /// Returns the id of the message; empty if the message has no id.
     pub(super) fn id(&self) -> &[u8] {
         id(&self.properties)
     }
 
-    /// The CloudEvents source names the stream. A dead letter in its original form has the stream and the key in its
-    /// id.
+    /// Returns the stream and the key of the message. The CloudEvents source names the stream. For a dead letter in its
+    /// original form, this method reads the stream and the key from the id of the letter.
     pub(super) fn ordering_key(&self) -> OrderingKey {
         if let LetterFallback::Used(key) = &self.fallback {
             return key.clone();
@@ -99,7 +99,8 @@ impl AmqpMessage {
         }
     }
 
-    /// The ordering key stays. Returns `false` for a message without a second form.
+    /// Changes the message to its second form, with the same ordering key. Returns `false` for a message without a
+    /// second form.
     pub(super) fn use_fallback(&mut self) -> bool {
         let key = self.ordering_key();
         match std::mem::take(&mut self.fallback) {
@@ -127,7 +128,7 @@ pub(super) fn id(properties: &BasicProperties) -> &[u8] {
     }
 }
 
-/// Returns an empty text if the header is missing or is no long string.
+/// Returns the text of a header; empty if the header is missing or is no long string.
 pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8] {
     match properties.headers().as_ref().and_then(|headers| headers.inner().get(name)) {
         Some(AMQPValue::LongString(text)) => text.as_bytes(),
@@ -135,7 +136,7 @@ pub(super) fn header<'a>(properties: &'a BasicProperties, name: &str) -> &'a [u8
     }
 }
 
-/// Shares memory with the message or event from which it comes.
+/// The body of a message. It shares memory with the data of the outbox message or event that was encoded.
 #[derive(Debug, Clone)]
 pub(super) enum MessageBody {
     Message(Message),
@@ -272,7 +273,7 @@ pub(super) fn insert_reason(headers: &mut FieldTable, reason: &[(&'static str, C
 /// The form of the events that Ordain publishes to a stream.
 #[derive(Debug)]
 pub(super) struct EventForm {
-    /// Set if the stream reads the key from a single place other than the routing key.
+    /// The place from which the stream reads the key, if this is a single place other than the routing key.
     key_place: Option<Place>,
     /// The value of the header [`DEFAULT_PLACES_HEADER`], with which the decoder reads the default places; `None` if
     /// the decoder reads the values without this header.
@@ -280,7 +281,7 @@ pub(super) struct EventForm {
 }
 
 impl EventForm {
-    /// The stream reads the values of its events from `locations`.
+    /// Creates the form of the events of a stream that reads the values of its events from `locations`.
     pub(super) fn new(stream: &str, locations: &EventLocations) -> Self {
         Self {
             key_place: locations.key.as_ref().and_then(KeyLocation::single).cloned(),
@@ -348,12 +349,13 @@ pub(super) fn event(event: &Arc<Event>, sequence: Option<u64>, form: &EventForm)
 /// Returns the routing key, truncated to AMQP's limit. The routing key of a handler's message is never too long,
 /// because Ordain checks its length before the commit. Three kinds of routing keys may be too long: the routing key of
 /// a dead letter, of an event that Ordain passes on, and of a message that was committed before a change of the
-/// template. The key is not lost, because a header contains the whole key.
+/// template. The key of the event is not lost, because a header contains the whole key.
 fn routing_key(template: &RoutingKeyTemplate, values: RoutingKeyValues<'_>) -> ShortString {
     short_routing_key(template.fill(values))
 }
 
-/// A dead letter is no reply, so it names no queue for a reply. `kind` is its type.
+/// Returns the routing key of a dead letter of type `kind`. A dead letter is no reply, so the template gets no queue
+/// for a reply.
 pub(super) fn letter_routing_key(
     template: &RoutingKeyTemplate,
     stream: &str,
@@ -364,7 +366,7 @@ pub(super) fn letter_routing_key(
     routing_key(template, values)
 }
 
-/// Truncates to AMQP's limit.
+/// Truncates a routing key to AMQP's limit.
 pub(super) fn short_routing_key(mut routing_key: String) -> ShortString {
     routing_key.truncate(routing_key.floor_char_boundary(RoutingKeyTemplate::LIMIT_BYTES));
     routing_key.into()
@@ -374,7 +376,7 @@ pub(super) fn short_routing_key(mut routing_key: String) -> ShortString {
 enum HeaderAuthor {
     /// A handler, which sets the properties of its message on purpose.
     Handler,
-    /// Ordain passes the producer's event on. The message must not expire, and the data is not compressed.
+    /// A producer, whose event Ordain passes on. The message must not expire, and the data is not compressed.
     Producer,
 }
 
@@ -384,8 +386,9 @@ struct PropertiesBuilder {
 }
 
 impl PropertiesBuilder {
-    /// The headers are those of a handler or producer. A header with the name of a property becomes the property.
-    /// Renames each other header whose name is reserved or in `taken`, and each header whose property cannot be set.
+    /// Starts the properties of a message with `headers` from a handler or producer. A header with the name of a
+    /// property becomes the property. If the property cannot be set, this method keeps the header under another name.
+    /// It also renames each header whose name is reserved or in `taken`.
     fn new<'a>(
         source: &str,
         key: &str,
@@ -436,7 +439,7 @@ impl PropertiesBuilder {
         }
     }
 
-    /// A media type that is too long for the property becomes a header.
+    /// Sets the media type of the data. A media type that is too long for the property becomes a header.
     fn content_type(&mut self, content_type: &str) {
         let is_set = content_type.is_empty()
             || self.property(content_type, BasicProperties::with_content_type);
@@ -445,7 +448,7 @@ impl PropertiesBuilder {
         }
     }
 
-    /// Returns whether the value fits.
+    /// Sets a property, unless the value is too long. Returns whether the property is set.
     fn property(
         &mut self,
         value: &str,
@@ -456,8 +459,9 @@ impl PropertiesBuilder {
         true
     }
 
-    /// Returns whether the property is set. Omits a value with which the broker would refuse the message, because the
-    /// sink would then retry it endlessly. The broker accepts the property `user_id` only from the user with this name.
+    /// Sets a property that a header from a handler or producer names. Returns whether the property is set. Omits a
+    /// value with which the broker would refuse the message, because the sink would retry such a message endlessly. The
+    /// broker accepts the property `user_id` only from the user with this name.
     fn handler_property(
         &mut self,
         property: MessageProperty,
@@ -491,7 +495,7 @@ impl PropertiesBuilder {
         self.properties = std::mem::take(&mut self.properties).with_timestamp(seconds);
     }
 
-    /// `us` counts from the Unix epoch. The AMQP property contains only whole seconds.
+    /// Sets the time, in µs since the Unix epoch. The AMQP property contains only whole seconds.
     fn time(&mut self, us: u64, has_timestamp: bool) {
         if let Ok(ms) = i64::try_from(us / 1_000) {
             self.headers.insert(TIME_MS_HEADER.into(), AMQPValue::LongLongInt(ms));
@@ -504,8 +508,8 @@ impl PropertiesBuilder {
         }
     }
 
-    /// An exchange can hash this property. Omits a key that the property cannot contain: such a key comes only over
-    /// HTTP, so all events of the key lack the property, and reach the same partition.
+    /// Writes the key into a property that an exchange can hash. Omits a key that the property cannot contain. All
+    /// events of such a key come over HTTP and lack the property, so they reach the same partition.
     fn key_property(&mut self, property: MessageProperty, key: &str) {
         let properties = std::mem::take(&mut self.properties);
         self.properties = match (property, ShortString::try_new(key), key.parse()) {

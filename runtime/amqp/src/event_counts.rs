@@ -32,20 +32,22 @@ impl EventCounts {
         self.received
     }
 
-    /// The limit is `prefetch`, or the number of received events that are not acknowledged if this is higher: the
-    /// broker's `prefetch` counts deliveries, and a delivery may be a batch. `acknowledged` is the number of
-    /// acknowledged events.
+    /// Returns the number of unacknowledged events that the receiver must be able to hold. This is the higher of two
+    /// numbers: `prefetch`, and the number of received events that are not acknowledged. The second number can be
+    /// higher, because `prefetch` counts deliveries, and a delivery may be a batch of several events. `acknowledged` is
+    /// the number of acknowledged events.
     pub(super) fn event_limit(&self, prefetch: u16, acknowledged: u64) -> usize {
         let unacknowledged = self.received.saturating_sub(acknowledged);
         usize::try_from(unacknowledged).unwrap_or(usize::MAX).max(prefetch.into())
     }
 
-    /// `acknowledged` is the number of acknowledged events, which never falls.
+    /// Returns the number of the newest finished delivery. `acknowledged` is the number of acknowledged events, which
+    /// never falls.
     pub(super) fn finished(&mut self, acknowledged: u64) -> u64 {
         while let Some(batch) = self.batches.pop_front_if(|batch| batch.events <= acknowledged) {
             self.last_batch = batch;
         }
-        // Each delivery between two batches has one event.
+        // Each delivery that is not in `batches` has exactly one event.
         let finished =
             self.last_batch.delivery + acknowledged.saturating_sub(self.last_batch.events);
         match self.batches.front() {

@@ -42,8 +42,9 @@ pub(super) struct ConfirmChannel {
 }
 
 impl SinkConnection {
-    /// `None` if the connection is open, or if the library reports no error within a time limit. The report comes a
-    /// moment after the end.
+    /// Returns the error that ended the connection; `None` if the connection is open. The library reports the error a
+    /// moment after the end, so this method waits for the report. Returns `None` if no report arrives within a time
+    /// limit.
     pub(super) async fn end(&self) -> Option<String> {
         if self.connection.status().connected() {
             return None;
@@ -55,7 +56,7 @@ impl SinkConnection {
     }
 }
 
-/// An isolated message has a connection of its own.
+/// The broker's answer to a message that was published in isolation (on a connection of its own).
 #[derive(Debug)]
 pub(super) enum IsolatedAnswer {
     /// The broker accepted, returned or rejected the message.
@@ -76,7 +77,8 @@ pub(super) enum IsolatedAnswer {
     NotOwner,
 }
 
-/// The default exchange always exists, and the broker refuses this check for it.
+/// Checks that the exchange of a sink exists. Skips the check for the default exchange, which always exists, and for
+/// which the broker refuses this check.
 pub(super) async fn check_sink_exchange(
     broker: &BrokerEndpoint,
     connection: &Connection,
@@ -101,7 +103,7 @@ impl Exchange {
         check_sink_exchange(&self.broker, &link.connection, &self.sink, &self.name).await
     }
 
-    /// Returns the previous connection if it is open.
+    /// Returns the previous connection if it is open, and otherwise opens a new connection.
     pub(super) async fn link(
         &self,
         previous: Option<SinkConnection>,
@@ -120,7 +122,8 @@ impl Exchange {
         Ok(SinkConnection { connection, end })
     }
 
-    /// Opens a new connection if the previous one is closed.
+    /// Opens a channel for publishing on the previous connection, or on a new connection if the previous connection is
+    /// closed.
     pub(super) async fn connect(
         &self,
         previous: Option<SinkConnection>,
@@ -148,7 +151,7 @@ impl Exchange {
         self.has_replies && channel.is_some_and(|channel| channel.starts_with('.'))
     }
 
-    /// The future completes with the broker's confirm.
+    /// Returns a future that publishes a message, and completes with the broker's confirm.
     pub(super) fn publish<'a>(
         &self,
         channel: &'a Channel,

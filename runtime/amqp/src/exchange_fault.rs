@@ -1,4 +1,4 @@
-//! The fault that a stream's exchange has another type than the stream needs. Such an exchange routes events of each
+//! The fault of an exchange that has another type than its stream needs. Such an exchange routes the events of every
 //! partition wrongly, so the fault concerns all partitions of the stream. In each process, one consumer at a time
 //! checks the exchange, and reports the fault to the other consumers of the stream.
 
@@ -10,9 +10,9 @@ use tokio::sync::watch;
 use ordain_util::source_health::{RoutingFault, SourceHealth};
 use ordain_util::wait::shortened;
 
-/// Minimum time between two checks by consumers of other partitions than 0. This time is shorter than the interval
-/// between two checks of a consumer. Each check of such a consumer is therefore due, unless another consumer of the
-/// process has checked the exchange meanwhile.
+/// Minimum time between two checks by consumers of other partitions than 0. This time is shorter than the interval at
+/// which a consumer calls [`ExchangeFault::begin_due_check`]. Each call therefore finds that a check is due, unless
+/// another consumer of the process has checked the exchange meanwhile.
 const CHECK_INTERVAL: Duration = Duration::from_secs(45);
 
 /// The fault of a stream's exchange. All consumers of the stream in a process share this value. The consumer of
@@ -27,7 +27,7 @@ pub struct ExchangeFault {
 impl ExchangeFault {
     /// Returns whether a consumer of another partition than 0 must check the exchange at the time `now`. The check is
     /// due if no consumer of this process has begun a check within the previous `CHECK_INTERVAL`. If the check is due,
-    /// this method also records its beginning.
+    /// this method also records `now` as the beginning of the check.
     pub(super) fn begin_due_check(&self, now: Instant) -> bool {
         let mut checked_at = self.checked_at.lock().unwrap_or_else(PoisonError::into_inner);
         let is_due = checked_at.is_none_or(|checked_at| {
@@ -43,14 +43,14 @@ impl ExchangeFault {
         *self.checked_at.lock().unwrap_or_else(PoisonError::into_inner) = Some(now);
     }
 
-    /// Returns whether the exchange had no fault before and has a fault now.
+    /// Sets the result of a check. Returns whether the exchange had no fault before and has a fault now.
     pub(super) fn set(&self, fault: Option<String>) -> bool {
         let is_faulty = fault.is_some();
         let before = self.fault.send_replace(fault);
         is_faulty && before.is_none()
     }
 
-    /// This function never returns.
+    /// Shows the fault, and each change of the fault, in the state of a source. Never returns.
     pub(super) async fn apply_to(&self, health: &SourceHealth) {
         let mut fault = self.fault.subscribe();
         loop {

@@ -62,11 +62,12 @@ pub(super) async fn record_lost_queues(
     Ok(())
 }
 
-/// The record and the marker show whether the queue is lost. The marker is an exchange that the broker deletes together
-/// with the queue. The caller must subscribe first, so that the broker ends the subscription if the queue is removed
-/// after the check. Creates a missing record and, if Ordain declares the queues of the stream, a missing marker.
-/// `waiting` is the newest known number of messages in the queue. `is_marker_refused` states whether the broker refused
-/// the newest declaration of the marker; this function updates this value.
+/// Returns an error if the record and the marker show that the queue is lost. The marker is an exchange that the broker
+/// deletes together with the queue. The caller must subscribe before this check, so that the broker ends the
+/// subscription if the queue is removed after the check. Creates the record if it is missing. Also creates a missing
+/// marker if Ordain declares the queues of the stream. `waiting` is the newest known number of messages in the queue.
+/// `is_marker_refused` states whether the broker refused the newest declaration of the marker; this function updates
+/// this value.
 pub(super) async fn check_subscribed_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -117,9 +118,9 @@ pub(super) fn warn_without_marker(stream: &str, queue: &str, reason: &str) {
     );
 }
 
-/// Returns an error if the consumed queue was removed, otherwise whether its record names a marker. The broker usually
-/// ends the subscriptions to a removed queue, but a subscription may survive if another program declares the queue
-/// again immediately.
+/// Returns an error if the consumed queue was removed. Otherwise returns whether the record of the queue states that it
+/// has a marker. The broker usually ends the subscriptions to a removed queue, but a subscription may survive if
+/// another program declares the queue again immediately.
 pub(super) async fn check_marker(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -134,8 +135,9 @@ pub(super) async fn check_marker(
     Ok(has_marker(record.as_ref(), &queue))
 }
 
-/// If the stream has consumed the missing queue before, records the loss and returns it, or the recorded loss.
-/// Otherwise declares the queue.
+/// Handles a missing queue. If the stream has consumed this queue before, the messages of the queue are lost. In this
+/// case, this function returns the loss as an error, and first records the loss if the store has no record of it.
+/// Otherwise, it declares the queue.
 pub(super) async fn handle_missing_queue(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -209,8 +211,9 @@ async fn record_loss(
     QueueCheckError::Lost(reason)
 }
 
-/// If another program has declared the queue again, only the missing marker shows the removal. The marker alone does
-/// not show that the queue exists: imported definitions can contain a marker without its queue.
+/// Returns whether the queue was removed since the stream consumed it. If another program has declared the queue again,
+/// only the missing marker shows the removal. But a marker alone does not show that the queue exists, because imported
+/// definitions can contain a marker without its queue.
 async fn is_lost(
     topology: &Topology,
     broker: &BrokerEndpoint,
@@ -235,7 +238,7 @@ async fn is_lost(
     }
 }
 
-/// `waiting` is the newest known number of messages in the queue.
+/// Describes the loss of a queue. `waiting` is the newest known number of messages in the queue.
 fn describe_loss(queue: &str, waiting: Option<u64>) -> String {
     let now = Timestamp::now();
     let waiting = match waiting {

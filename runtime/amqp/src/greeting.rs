@@ -15,13 +15,14 @@ use ordain_util::text::{escape_invisible, truncated};
 
 /// The name and version of the protocol, AMQP 0-9-1.
 const PROTOCOL_HEADER: &[u8] = b"AMQP\0\0\x09\x01";
-/// The frame contains a method (a command of AMQP).
+/// The type of a frame that contains a method (a command of AMQP).
 const METHOD_FRAME: u8 = 1;
 /// The length of the part of a frame before its content, in bytes: the type, the channel and the length of the content.
 const FRAME_HEADER_LENGTH: usize = 7;
 /// Maximum accepted length of the greeting, in bytes. RabbitMQ sends about 500 bytes.
 const GREETING_LIMIT: usize = 64 << 10;
-/// Longer properties are truncated, because messages for operators contain them.
+/// Maximum length of a property, in bytes. Longer properties are truncated, because messages for operators contain
+/// them.
 const PROPERTY_LIMIT: usize = 100;
 /// Time limit for the greeting, including the connection and the TLS handshake.
 const GREETING_TIMEOUT: Duration = Duration::from_secs(5);

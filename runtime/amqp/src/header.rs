@@ -1,15 +1,15 @@
 //! The names of the headers that have a meaning for Ordain. The decoder reads or omits these headers, and the encoder
 //! writes most of them.
 
-/// The routing key of the message may differ from this key.
+/// The header with the key of an event. The routing key of the message may differ from this key.
 pub(super) const KEY_HEADER: &str = "X-Key";
 /// The header with the sequence of an event: its number within its key.
 pub(super) const SEQUENCE_HEADER: &str = "X-Sequence-ID";
 pub(super) const END_HEADER: &str = "X-End-Of-Sequence";
-/// A stream recognises an event that Ordain has published to it by this header, which Ordain adds only if it does not
-/// write all values into the places that the stream reads. The message contains the id, sequence, type and time in the
-/// default places, and the key in [`KEY_HEADER`]. The value is the CloudEvents source of the stream, so that other
-/// streams on the same exchange ignore the header.
+/// The header by which a stream recognises an event that Ordain has published to the stream. Ordain adds this header
+/// only if the stream reads some values from other places than the places into which Ordain writes them. A message with
+/// this header contains the id, sequence, type and time in the default places, and the key in [`KEY_HEADER`]. The value
+/// is the CloudEvents source of the stream, so that other streams on the same exchange ignore the header.
 pub(super) const DEFAULT_PLACES_HEADER: &str = "X-Ordain-Event";
 /// The header of a producer's event to which the store gave its sequence ([`Event::is_store_numbered`]). The value is
 /// `true`.
@@ -31,10 +31,11 @@ pub(super) const CE_SEQUENCE_HEADER: &str = "cloudEvents:sequence";
 pub(super) const CE_END_HEADER: &str = "cloudEvents:endofsequence";
 /// The header with the time of an event, in ms since the Unix epoch.
 pub(super) const TIME_MS_HEADER: &str = "timestamp_in_ms";
-/// Every message from Ordain has this header, because CloudEvents requires it in binary mode.
+/// The header with the version of CloudEvents. Every message from Ordain has this header, because CloudEvents requires
+/// it in binary mode.
 pub(super) const VERSION_HEADER: &str = "cloudEvents:specversion";
 pub(super) const SOURCE_HEADER: &str = "cloudEvents:source";
-/// The AMQP property `message_id` contains the id too, unless the id is too long.
+/// The header with the id of a message. The AMQP property `message_id` contains the id too, unless the id is too long.
 pub(super) const ID_HEADER: &str = "cloudEvents:id";
 /// The header with the type of a message, which the AMQP property `type` contains too, unless the type is too long.
 pub(super) const TYPE_HEADER: &str = "cloudEvents:type";
@@ -49,10 +50,10 @@ pub(super) const RENAMED_PREFIX: &str = "x-original-";
 /// Headers that a queue adds to redelivered messages. The decoder omits these headers, because the event must be the
 /// same at each delivery.
 pub(super) const QUEUE_HEADERS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
-/// In a message with the header [`HTTP_VERSION_HEADER`], the prefix of the names of headers that contain CloudEvents
-/// attributes. CloudEvents defines this prefix for HTTP; some libraries also use it in messages.
+/// The prefix of the names of headers that contain CloudEvents attributes, in a message with the header
+/// [`HTTP_VERSION_HEADER`]. CloudEvents defines this prefix for HTTP; some libraries also use it in messages.
 pub(super) const HTTP_ATTRIBUTE_PREFIX: &str = "ce-";
 /// The header that is present in every CloudEvent whose headers have the prefix [`HTTP_ATTRIBUTE_PREFIX`].
 pub(super) const HTTP_VERSION_HEADER: &str = "ce-specversion";
-/// In every message, the prefixes of the names of headers that contain CloudEvents attributes.
+/// The prefixes of the names of headers that contain CloudEvents attributes, in every message.
 pub(super) const ATTRIBUTE_PREFIXES: [&str; 2] = ["cloudEvents:", "cloudEvents_"];

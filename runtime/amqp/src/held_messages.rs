@@ -38,7 +38,7 @@ impl<'a> HeldMessages<'a> {
         self.run.held_events()
     }
 
-    /// `None` if no message is held.
+    /// Returns the time of the next decision about the held messages; `None` if no message is held.
     pub(super) fn decide_at(&self) -> Option<Instant> {
         self.run.decide_at()
     }

@@ -4,10 +4,10 @@
 //! attempts that do not succeed. `broker_health` monitors whether the broker responds. `topology` declares or checks
 //! the exchanges, queues and bindings (the topology) of a stream, and `topology_record` records the bindings. `prepare`
 //! prepares and records the topology when a process starts. `topology_gate` holds back the consumers of a new stream
-//! that the broker refuses, and carries the reports of refused consumers. `exchange_fault` shares the fault of an
-//! exchange among the consumers of its stream. `store_timeout` limits the time of the requests to the store. `inspect`
-//! reports the state of the broker and changes nothing; `sample` shows how the streams would read the messages of their
-//! queues; `greeting` reads the product and version of the broker.
+//! while the broker refuses its topology, and carries the reports of consumers whose subscription the broker refuses.
+//! `exchange_fault` shares the fault of an exchange among the consumers of its stream. `store_timeout` limits the time
+//! of the requests to the store. `inspect` reports the state of the broker and changes nothing; `sample` shows how the
+//! streams would read the messages of their queues; `greeting` reads the product and version of the broker.
 //!
 //! Consuming: `consumer` subscribes again after each failure, with the settings of `consumer_options` and the tag of
 //! `consumer_tag`. A `subscription` receives deliveries, limited by `prefetch`, and acknowledges them. `queue_monitor`
@@ -15,8 +15,9 @@
 //! `decode` converts deliveries into events. `unreadable` converts unreadable deliveries into dead letters, which
 //! contain the message in the form of `raw_message`. `unreadable_run` counts consecutive unreadable deliveries, and
 //! `held_messages` decides whether these deliveries become dead letters or remain in the queue. `event_counts` maps the
-//! events of batches to deliveries. `fifo_queue` detects that the queue of a `fifo` stream is lost. `header` names the
-//! headers with a meaning for Ordain. `value` converts the values of headers, and `weight` estimates their memory.
+//! acknowledged events to deliveries, because a message can be a batch of several events. `fifo_queue` detects that the
+//! queue of a `fifo` stream is lost. `header` names the headers with a meaning for Ordain. `value` converts the values
+//! of headers, and `weight` estimates their memory.
 //!
 //! Publishing: `encode` builds messages, and `publish` sends them to an `exchange`. `original_letter` builds dead
 //! letters in their original form, and reads the letters that return. `confirm_tracker` tracks unconfirmed messages,

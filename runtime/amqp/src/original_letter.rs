@@ -33,12 +33,12 @@ use super::value::{field_name, from_json, from_typed_json, table_size};
 const ADDED_HEADERS: [&str; 3] =
     [LETTER_HEADER, ORIGINAL_ROUTING_KEY_HEADER, ORIGINAL_EXCHANGE_HEADER];
 
-/// Encodes a dead letter of `stream` in its original form. With the default template, the letter has the routing key of
-/// the message. Returns `None` if the original form is impossible:
+/// Encodes a dead letter of `stream` in its original form. With the default template for routing keys, the letter has
+/// the routing key of the message. Returns `None` if the original form is impossible:
 ///
 /// - The letter contains no message, or contains only a part of the body.
-/// - The message is itself a dead letter in another form. Its headers contain the id that prevents the circulation of
-///   dead letters.
+/// - The message is itself a dead letter in another form. The original form would rename the headers by which streams
+///   recognise this dead letter, and dead letters could circulate between streams.
 /// - The headers are so large that no header of Ordain fits into the frame.
 pub(super) fn original_letter(
     stream: &str,
@@ -73,7 +73,8 @@ pub(super) fn original_letter(
     })
 }
 
-/// Reserved headers get other names. Returns `None` if the type of a header is unknown.
+/// Returns the headers of a message, with other names for the reserved headers. Returns `None` if the type of a header
+/// is unknown.
 fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
     let mut headers = FieldTable::default();
     for (name, value, typed) in raw.headers() {
@@ -95,9 +96,9 @@ fn original_headers(raw: &RawMessage) -> Option<FieldTable> {
 }
 
 /// Returns the properties of a message, without headers. Moves a property into `headers` if the letter must not have
-/// the property. With `expiration`, the broker would drop the letter. The broker accepts `user_id` only from the user
-/// with this name. In `reply_to`, the broker accepts the address of a direct reply only from the client that expects
-/// the reply.
+/// the property. The letter must not have these properties: with `expiration`, the broker would drop the letter. The
+/// broker accepts `user_id` only from the user with this name. In `reply_to`, the broker accepts the address of a
+/// direct reply only from the client that expects the reply.
 fn original_properties(raw: &RawProperties, headers: &mut FieldTable) -> BasicProperties {
     type Setter = fn(BasicProperties, ShortString) -> BasicProperties;
     let reply_to: Option<Setter> = match raw.reply_to.as_deref() {
@@ -148,9 +149,9 @@ pub(super) fn original_letter_id(properties: &BasicProperties) -> Option<&str> {
     text_header(properties, LETTER_HEADER).filter(|id| is_letter && !id.is_empty())
 }
 
-/// The original message, as it first arrived, has the original routing key and the properties `expiration` and
-/// `reply_to`, but no headers of Ordain. The property `user_id` remains a header: the broker has not checked its value
-/// for the dead letter.
+/// Returns the message in a dead letter as it first arrived: with its own routing key, `expiration` and `reply_to`, and
+/// without the headers that Ordain added. The value of `user_id` remains in a header, because the broker has not
+/// checked it for the dead letter.
 pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     let properties = &delivery.properties;
     let place = |name, current: &ShortString| {
@@ -189,7 +190,8 @@ pub(super) fn original_delivery(delivery: &Delivery) -> Delivery {
     original
 }
 
-/// Returns `None` if the dead letter has the property itself (`current`), or has no header that contains it.
+/// Returns the header into which Ordain moved a property, and the value of the property. Returns `None` if the dead
+/// letter has the property itself (`current`), or has no such header.
 fn moved_property(
     properties: &BasicProperties,
     property: MessageProperty,
@@ -203,7 +205,7 @@ fn moved_property(
     Some((name, value))
 }
 
-/// `None` if the header is missing or is not a text in UTF-8.
+/// Returns the text of a header; `None` if the header is missing or is not a text in UTF-8.
 fn text_header<'a>(properties: &'a BasicProperties, name: &str) -> Option<&'a str> {
     match properties.headers().as_ref()?.inner().get(name)? {
         AMQPValue::LongString(text) => std::str::from_utf8(text.as_bytes()).ok(),

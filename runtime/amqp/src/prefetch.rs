@@ -1,17 +1,17 @@
 //! The prefetch of a consumer: the maximum number of unacknowledged deliveries. The prefetch is the configured
 //! prefetch, or a lower number if the configured number of deliveries does not fit into the memory limit.
 //!
-//! The broker counts messages, not bytes, so the consumer computes the prefetch from the sizes of recent deliveries. A
-//! subscription keeps the prefetch with which it started. A new prefetch therefore needs a new subscription. When a
+//! The broker counts messages, not bytes, so the consumer computes the prefetch from the sizes of recent deliveries.
+//! The prefetch of a running subscription cannot change, so a new prefetch needs a new subscription. When a
 //! subscription ends, its unacknowledged messages return to the queue, and the next subscription receives them first,
 //! in order. If the next subscription ended before it had received all these messages, their order would be lost. The
 //! prefetch therefore changes only when all redelivered messages have arrived, and grows rarely. Exception: if the
 //! deliveries exceed the memory limit, the prefetch shrinks immediately.
 //!
-//! When a partition gets a new owner, the queue may contain messages to redeliver: as many as the previous owner's
-//! prefetch allowed. A consumer with a small prefetch would have to receive all these messages before the prefetch may
-//! grow. A consumer therefore starts with the newest prefetch that any consumer of the stream chose in this process.
-//! Before the first such choice, a consumer starts with a small prefetch.
+//! When a partition gets a new owner, the broker first redelivers the previous owner's unacknowledged messages: at most
+//! as many as the previous owner's prefetch allowed. A consumer with a small prefetch would have to receive all these
+//! messages before its prefetch may grow. A consumer therefore starts with the newest prefetch that any consumer of the
+//! stream chose in this process. Before the first such choice, a consumer starts with a small prefetch.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering::Relaxed};
@@ -43,9 +43,9 @@ pub(super) struct AdaptivePrefetch {
 }
 
 impl AdaptivePrefetch {
-    /// The prefetch has at most `max` deliveries with a total size of about `bytes`. It starts at `last`, the newest
-    /// prefetch of the stream in this process; if this is 0, at the number of messages of `LARGEST_MESSAGE_BYTES` that
-    /// fit into `bytes`.
+    /// Creates a prefetch of at most `max` deliveries with a total size of about `bytes`. The prefetch starts with
+    /// `last`, the newest prefetch of the stream in this process. If `last` is 0, the prefetch starts with the number
+    /// of messages of `LARGEST_MESSAGE_BYTES` that fit into `bytes`.
     pub(super) fn new(max: u16, bytes: usize, last: LastPrefetch) -> Self {
         let bytes = bytes as u64;
         let current = match last.load(Relaxed) {
@@ -109,7 +109,7 @@ impl AdaptivePrefetch {
     }
 
     /// Reduces the prefetch if the deliveries that the receiver has not taken exceed the memory limit. A prefetch of
-    /// one delivery does not change.
+    /// one delivery does not change. Returns whether the prefetch changed.
     pub(super) fn shrink_if_over_limit(&mut self, unsent_bytes: usize) -> bool {
         let overflows = unsent_bytes as u64 > self.bytes && self.current > 1;
         if overflows {

@@ -45,8 +45,9 @@ pub struct ExchangeProducer {
     link: Option<ProducerLink>,
     /// The time when the broker first refused an event on `link`; `None` if it has refused no event.
     refused_since: Option<Instant>,
-    /// The connection of the previous attempt, if the broker blocked it. The producer keeps it to notice the end of the
-    /// block: the broker would block a new connection only after its first message.
+    /// The connection of the previous attempt, if the broker blocked it. The producer keeps this connection to notice
+    /// the end of the block. A new connection would not show the block, because the broker blocks a connection only
+    /// after a message on it.
     blocked: Option<ProducerLink>,
 }
 
@@ -299,8 +300,8 @@ fn is_blocked((connection, _): &ProducerLink) -> bool {
 /// An event and its sequence, if it has one.
 pub type SequencedEvent = (Arc<Event>, Option<u64>);
 
-/// Returns the positions of the events that may be sent together. With `in_order`, each wave contains at most one event
-/// of a key; otherwise one wave contains all events.
+/// Divides events into waves, whose events may be sent together. Returns the positions of the events of each wave. With
+/// `in_order`, each wave contains at most one event of a key. Otherwise, one wave contains all events.
 fn waves(events: &[SequencedEvent], in_order: bool) -> Vec<Vec<usize>> {
     let mut waves: Vec<Vec<_>> = vec![Vec::new()];
     let mut seen = HashMap::new();

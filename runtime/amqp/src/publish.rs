@@ -34,22 +34,23 @@ use ordain_util::sink_health::SinkHealth;
 use ordain_util::wait::shortened;
 
 const CONNECT_BACKOFF: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(10));
-/// Longer than a broker with a slow disk needs. After this time without the next confirm, the task holds a message back
-/// for a retry: only the overdue message if later messages were confirmed. Otherwise, the task closes the connection,
-/// and holds back the oldest unconfirmed message.
+/// Time limit for the next confirm: longer than a broker with a slow disk needs. When this time has passed, the task
+/// holds a message back for a retry. If the broker has confirmed later messages, the task holds back only the overdue
+/// message. Otherwise, the task closes the connection, and holds back the oldest unconfirmed message.
 const CONFIRM_TIMEOUT: Duration = Duration::from_secs(20);
-/// Replaces `CONFIRM_TIMEOUT` after it has passed without a confirm, until the broker accepts an isolated retry, or
-/// until `confirm_limit` has returned to [`CONFIRM_LIMIT`]. The limit is short, because a queue without a leader blocks
-/// its channel for a minute. Each key with messages for that queue causes one more wait of this length.
+/// Time limit for the next confirm after `CONFIRM_TIMEOUT` has passed without a confirm. This limit applies until the
+/// broker accepts an isolated retry, or until `confirm_limit` has returned to [`CONFIRM_LIMIT`]. The limit is short,
+/// because a queue without a leader blocks its channel for a minute, and each key with messages for that queue causes
+/// one more wait for this limit.
 const SUSPECT_CONFIRM_TIMEOUT: Duration = Duration::from_secs(2);
-/// Enough unconfirmed messages to keep the connection busy for the time of a round trip and of the broker's write to
-/// disk.
+/// Maximum number of unconfirmed messages. This number keeps the connection busy for the time of a round trip and of
+/// the broker's write to disk.
 const CONFIRM_LIMIT: usize = 1_024;
 /// Approximate limit of the unconfirmed messages, of which the task keeps copies.
 const CONFIRM_LIMIT_BYTES: usize = 8 << 20;
-/// While earlier messages are unconfirmed, the task collects this number of messages before it sends them. Larger
-/// groups need fewer writes and confirms. Each write and each confirm costs work in this process and in the broker. The
-/// task sends a smaller group when all earlier messages are confirmed, or at the next check.
+/// The number of messages that the task collects before it sends them, while earlier messages are unconfirmed. Larger
+/// groups need fewer writes and confirms, and each write and each confirm costs work in this process and in the broker.
+/// The task sends a smaller group when all earlier messages are confirmed, or at the next check.
 const SEND_GROUP_SIZE: usize = 256;
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of messages that are retried in isolation at the same time, each on its own connection.
@@ -59,7 +60,7 @@ const ISOLATED_RETRY_LIMIT: usize = 8;
 /// been published since the previous report.
 pub type PublishedCount = (u64, usize);
 
-/// The messages may be published under the ownership.
+/// Messages of a run, with the ownership under which the task may publish them.
 #[derive(Debug)]
 struct ExchangeBatch {
     run: u64,
@@ -124,6 +125,7 @@ impl ExchangeSink {
             confirm_timeout: shortened(CONFIRM_TIMEOUT),
             refusal_probe: RefusalProbe::default(),
         };
+        // The limit of the outbox also limits this channel, because all messages of the channel are also in the outbox.
         let (input, receiver) = mpsc::unbounded_channel();
         let routing_key = config.routing_key.clone();
         Ok(Self {
@@ -194,22 +196,24 @@ struct ExchangePublisher {
     unsent: VecDeque<PendingPublish>,
     retry_queue: KeyRetryQueue,
     isolated_retries: JoinSet<(PendingPublish, IsolatedAnswer)>,
-    /// Continues the order of the sink.
+    /// The position of the next message in the order of the sink.
     next_order: u64,
-    /// Becomes 1 when the broker has closed the channel because of a message, or has sent no confirm in time, so that
-    /// the next failure identifies the message. Each accepted message raises the limit by one.
+    /// The present limit of unconfirmed messages. The limit becomes 1 when the broker has closed the channel because of
+    /// a message, or has sent no confirm in time. With this limit, the next failure identifies the message. Each
+    /// accepted message raises the limit by one.
     confirm_limit: usize,
     /// The delay before the next connection.
     backoff: Backoff,
-    /// The broker has closed a channel because of one message, and has accepted no message since then, except in
-    /// isolated retries.
+    /// True if the broker has closed a channel because of one message, and has accepted no message since then. Messages
+    /// that the broker accepts in isolated retries do not count.
     was_last_refused: bool,
     /// The treatment of a message that no queue accepts.
     unroutable_policy: UnroutablePolicy,
-    /// The broker has refused the exchange, for example because it is missing, and no later check has found it.
+    /// True if the broker has refused the exchange, for example because the exchange is missing, and no later check has
+    /// found the exchange.
     is_exchange_refused: bool,
-    /// True if the broker accepted no message for the exchange at the newest retry of a refused message, and has accepted
-    /// none since then: the user lacked the right to write, or the broker did not support the type of the exchange.
+    /// True if, at the newest retry of a refused message, the user lacked the right to write to the exchange, or the
+    /// broker did not support the type of the exchange. Becomes false when the broker accepts a message.
     is_write_refused: bool,
     health: Arc<SinkHealth>,
     confirm_timeout: Duration,
@@ -217,7 +221,7 @@ struct ExchangePublisher {
     refusal_probe: RefusalProbe,
 }
 
-/// Explains why a channel is no longer used.
+/// The reason why the task no longer uses a channel.
 enum ChannelEnd {
     Failed(lapin::Error),
     /// No confirm arrived within the time limit.
@@ -445,7 +449,7 @@ impl ExchangePublisher {
         self.unsent.is_empty() && self.retry_queue.is_empty()
     }
 
-    /// Stops at the limit of unconfirmed messages.
+    /// Sends waiting messages until the limit of unconfirmed messages is reached.
     fn send_unsent<'a>(
         &mut self,
         channel: &'a Channel,
@@ -486,7 +490,8 @@ impl ExchangePublisher {
         }
     }
 
-    /// Each accepted or dropped message raises the limit of unconfirmed messages.
+    /// Applies the results of confirmed messages. Each accepted or dropped message raises the limit of unconfirmed
+    /// messages.
     fn apply_confirms(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,
@@ -507,8 +512,7 @@ impl ExchangePublisher {
         }
     }
 
-    /// If the sink holds no message, and no isolated retry is running, reports that the broker now accepts all
-    /// messages.
+    /// Reports that the broker now accepts all messages, if the sink holds no message and no isolated retry is running.
     fn report_recovery(&mut self) {
         if self.retry_queue.is_empty() && self.isolated_retries.is_empty() {
             self.warnings.report_recovery();
@@ -517,8 +521,8 @@ impl ExchangePublisher {
 
     /// Reports accepted and dropped messages, and holds all other messages for a retry. The messages of partitions that
     /// this process no longer owns also count as accepted. Each accepted message makes the task forget that a right was
-    /// missing. This also applies to a message of a lost partition: if no other message followed, the task could not
-    /// detect that an operator has granted the right.
+    /// missing. A message of a lost partition has the same effect: if no other message follows, the task cannot detect
+    /// in another way that an operator has granted the right.
     fn apply_results(
         &mut self,
         resolved: Vec<(PendingPublish, ConfirmResult)>,

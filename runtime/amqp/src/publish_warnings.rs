@@ -11,7 +11,7 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::text::escape_invisible;
 
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
-/// Failures that last this long are logged as errors. A lost connection is usually replaced sooner.
+/// The duration from which a failure is logged as an error. A lost connection is usually replaced sooner.
 const ERROR_DELAY: Duration = Duration::from_secs(5);
 
 /// The warnings about the messages of an exchange, with a throttle for each frequent kind of warning.
@@ -41,7 +41,8 @@ impl PublishWarnings {
         }
     }
 
-    /// Reports nothing if publishing has not failed since the previous recovery.
+    /// Logs that the broker accepts all messages again. Logs nothing if publishing has not failed since the previous
+    /// recovery.
     pub(super) fn report_recovery(&mut self) {
         if let Some(seconds) = self.failures.recover() {
             tracing::info!(

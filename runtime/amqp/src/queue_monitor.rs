@@ -24,16 +24,16 @@ use ordain_util::log_throttle::LogThrottle;
 use ordain_util::source_health::SourceState;
 use ordain_util::wait::shortened;
 
-/// A quorum queue updates its message count every five seconds.
+/// Interval between two checks of the queue: a quorum queue updates its message count every five seconds.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 const CHECK_TIMEOUT: Duration = Duration::from_secs(20);
 /// The monitor reports a stalled queue after this number of consecutive checks without a new delivery, although the
 /// queue has messages and the consumer has room for them.
 const SILENT_CHECK_LIMIT: u32 = 3;
-/// The monitor reports another consumer after this number of consecutive checks. The consumer of the partition's
-/// previous owner may remain for the duration of a lease. RabbitMQ counts only active consumers, so the count is never
-/// above one for a queue that Ordain declares (with a single active consumer). Only the broker's management API shows
-/// the other consumers of such a queue.
+/// The monitor warns about another consumer of the queue after this number of consecutive checks that have found one.
+/// Several checks are necessary, because the consumer of the partition's previous owner may remain for the duration of
+/// a lease. RabbitMQ counts only active consumers. A queue that Ordain declares has a single active consumer, so its
+/// count is never above one, and only the broker's management API shows its other consumers.
 const SHARED_CHECK_LIMIT: u32 = 12;
 /// Time between two warnings that a queue has another consumer.
 const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
@@ -41,7 +41,7 @@ const SHARED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 /// Time between two errors about messages that the broker has dropped.
 const DROPPED_WARN_INTERVAL: Duration = Duration::from_mins(5);
 
-/// Shows the monitor whether the queue of a consumer delivers nothing.
+/// The progress of a consumer, which shows the monitor whether the queue delivers nothing.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerProgress {
     received: AtomicU64,
@@ -49,8 +49,8 @@ pub(super) struct ConsumerProgress {
 }
 
 impl ConsumerProgress {
-    /// A consumer has room if it has fewer unacknowledged deliveries than its prefetch, and the receiver has taken all
-    /// deliveries.
+    /// Sets the number of received deliveries, and whether the consumer has room for more. A consumer has room if it
+    /// has fewer unacknowledged deliveries than its prefetch, and the receiver has taken all deliveries.
     pub(super) fn set(&self, received: u64, has_room: bool) {
         self.received.store(received, Relaxed);
         self.has_room.store(has_room, Relaxed);
@@ -61,18 +61,18 @@ impl ConsumerProgress {
     }
 }
 
-/// The consumer does not receive the messages of its queue.
+/// An interruption: a time in which the consumer does not receive the messages of its queue.
 #[derive(Debug, Default)]
 pub(super) struct Interruption {
     /// `true` since the first error of the interruption, which the consumer logs.
     is_reported: bool,
-    /// Set if a subscription ended because the queue had messages and delivered none of them, and no message has
-    /// arrived since then.
+    /// The reason of a stall: a subscription ended because the queue had messages and delivered none of them, and no
+    /// message has arrived since then.
     stall: Option<String>,
 }
 
 impl Interruption {
-    /// Returns whether the error, which ended a subscription, is the first one of the interruption.
+    /// Records `error`, which has ended a subscription. Returns whether it is the first error of the interruption.
     pub(super) fn begin(&mut self, error: &QueueCheckError) -> bool {
         if let QueueCheckError::Stalled(reason) = error {
             self.stall = Some(reason.clone());
@@ -87,7 +87,8 @@ impl Interruption {
         self.stall.as_deref()
     }
 
-    /// Reports the end if an error of the interruption was reported.
+    /// Ends the interruption. Logs that the queue is consumed again if the consumer has logged an error of the
+    /// interruption.
     pub(super) fn end(&mut self, options: &ConsumerOptions, queue: &str) {
         options.health.set(SourceState::Consuming);
         if std::mem::take(self).is_reported {
@@ -136,7 +137,7 @@ async fn monitor_topology(
     }
 }
 
-/// See [`monitor_queue`].
+/// Checks the deliveries of the queue at intervals, as [`monitor_queue`] describes.
 async fn monitor_deliveries(
     options: &ConsumerOptions,
     connection: &Connection,
@@ -289,7 +290,7 @@ fn allows_line(throttle: &Mutex<LogThrottle>) -> bool {
     throttle.lock().unwrap_or_else(PoisonError::into_inner).allow()
 }
 
-/// The topology itself may be as configured.
+/// Logs that the topology could not be checked. The topology itself may be as configured.
 pub(super) fn report_unchecked(options: &ConsumerOptions, error: &TopologyError) {
     if allows_line(&options.unchecked_throttle) {
         tracing::warn!(
@@ -330,7 +331,8 @@ pub(super) async fn restore_exchange(
     let list = options.binding_list.as_ref();
     let steps = topology.restore_exchange(broker, stream, &mut marked, list, report);
     let restored = broker.within(shortened(CHECK_TIMEOUT), steps).await;
-    // A failed restoration has possibly not declared the exchange, so it does not change the state of the sources.
+    // A failed restoration may have ended before the declaration of the exchange, so its result does not show whether
+    // the exchange has a fault.
     if restored.is_ok() {
         options.exchange_fault.set(other_type.into_inner());
     }
@@ -340,7 +342,7 @@ pub(super) async fn restore_exchange(
     restored.map_err(TopologyError::from)
 }
 
-/// In the consumer of another partition than 0, checks whether the exchange has the type that the stream needs. Skips
+/// Checks whether the exchange has the type that the stream needs, in the consumer of another partition than 0. Skips
 /// the check if another consumer of this process has checked the exchange recently. A missing exchange is no fault,
 /// because the consumer of partition 0 declares it. If the check fails, the next check repeats it.
 async fn check_exchange_type(options: &ConsumerOptions) {
@@ -362,9 +364,9 @@ async fn check_exchange_type(options: &ConsumerOptions) {
     }
 }
 
-/// With `declare = false`, checks whether the exchanges exist. Logs all missing exchanges in one line, and counts them
-/// as one change. Also logs if an exchange that was missing at the previous check now exists, because its bindings may
-/// be missing.
+/// Checks whether the exchanges exist, for a stream with `declare = false`. Logs all missing exchanges in one line, and
+/// counts them as one change. Also logs if an exchange that was missing at the previous check now exists, because its
+/// bindings may be missing.
 async fn check_exchanges(options: &ConsumerOptions) -> Result<(), BrokerError> {
     let ConsumerOptions { broker, topology, stream, missing_exchanges, .. } = options;
     if topology.exchange().is_none() {
@@ -473,15 +475,15 @@ pub(super) fn record_change(options: &ConsumerOptions, change: &TopologyChange) 
     options.topology_changes.fetch_add(1, Relaxed);
 }
 
-/// Logs once for each exchange.
+/// Logs once for each exchange that the broker refuses the exchange's marker.
 fn report_refused_marker(options: &ConsumerOptions, exchange: &str, reason: &str) {
     let mut refused = options.refused_markers.lock().unwrap_or_else(PoisonError::into_inner);
     if !refused.insert(exchange.to_owned()) {
         return;
     }
     // The declaration of the marker needs the right to configure the marker. The binding from the marker to the
-    // exchange needs the rights to read the marker and to write to the exchange. No other declaration of a stream
-    // without `bind` needs the right to write to the stream's exchange, so the user may lack only this right.
+    // exchange needs the rights to read the marker and to write to the exchange. If a stream has no `bind`, nothing
+    // else needs the right to write to the stream's exchange, so a user may lack only this right.
     tracing::warn!(
         stream = &*options.stream,
         exchange,

@@ -1,9 +1,10 @@
 //! The stored form of a message that is not an event: a JSON document. The dead letter of the message contains this
-//! document, and the commands show it. The encoder of dead letters restores the message from this document, to publish
-//! the letter in its original form.
+//! document, and the commands show it. To publish the letter in its original form, the encoder of dead letters restores
+//! the message from this document.
 //!
-//! In the member `headers`, values have the types of JSON. The member `typed_headers` contains, with its AMQP type,
-//! each header whose type is not evident from the JSON value. Documents of earlier versions lack this member.
+//! In the JSON member `headers`, the values have the types of JSON. If the AMQP type of a header is not evident from
+//! its JSON value, the JSON member `typed_headers` contains the header again, with its AMQP type. Documents of earlier
+//! versions lack this member.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -141,7 +142,7 @@ impl RawMessage {
         headers.map(|(name, value)| (name.as_str(), value, self.typed_headers.get(name)))
     }
 
-    /// Returns `None` if the document contains only a part of the body.
+    /// Returns the body; `None` if the document contains only a part of it.
     pub(super) fn body(&self) -> Option<Vec<u8>> {
         let body = match &*self.body_coding {
             "text" => self.body.as_bytes().to_vec(),

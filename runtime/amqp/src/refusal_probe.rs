@@ -12,11 +12,11 @@ use ordain_util::wait::shortened;
 
 /// The time from the first refusal on a channel to the first probe, and the minimum time between two probes.
 const PROBE_DELAY: Duration = Duration::from_secs(30);
-/// If the broker has refused no message for this time, the refusals have ended. A sink retries a refused message after
-/// a shorter time.
+/// If the broker has refused no message for this time, the refusals have ended. This time is longer than the delay
+/// after which a sink retries a refused message.
 const CALM_TIME_LIMIT: Duration = Duration::from_secs(20);
-/// A channel is outdated after this time from its first refusal, even if no probe was accepted: the probes may all be
-/// for a full queue, while the broker would accept the messages for another queue on another channel.
+/// A channel is outdated after this time from its first refusal, even if the broker has accepted no probe. The probes
+/// may all be for a queue that is still full, while the messages for another queue would be accepted on a new channel.
 const REFUSAL_TIME_LIMIT: Duration = Duration::from_mins(5);
 
 /// The refusals of one channel. From time to time, a refused message is the *probe*: the sink retries this message in
@@ -29,7 +29,7 @@ pub(super) struct RefusalProbe {
     is_channel_outdated: bool,
 }
 
-/// Times that follow each other within [`CALM_TIME_LIMIT`].
+/// The times of successive refusals, each less than [`CALM_TIME_LIMIT`] after the previous one.
 #[derive(Debug, Clone, Copy)]
 struct Refusals {
     first: Instant,
@@ -39,8 +39,9 @@ struct Refusals {
 }
 
 impl RefusalProbe {
-    /// `order` is the position of the message, which the broker has not accepted, in the order of the sink. If a probe
-    /// is due, the message becomes the probe.
+    /// Returns how the sink retries a message that the broker has not accepted. `order` is the position of the message
+    /// in the order of the sink. If a probe is due, the message becomes the probe, and the sink retries it in
+    /// isolation.
     pub(super) fn retry_mode(
         &mut self,
         order: u64,

@@ -33,8 +33,8 @@ impl RestoreSchedule {
         Self { backoff: INCOMPLETE_BACKOFF, overdue_at: None }
     }
 
-    /// `missing` is the binding that the newest restoration could not declare. Logs and counts it if it has been
-    /// missing for too long.
+    /// Returns the delay before the next restoration. `missing` is the binding that the newest restoration could not
+    /// declare. Logs and counts this binding if it has been missing for too long.
     pub(super) fn next_delay(
         &mut self,
         options: &ConsumerOptions,

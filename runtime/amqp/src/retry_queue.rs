@@ -30,7 +30,7 @@ pub(super) struct KeyRetryQueue(HashMap<OrderingKey, KeyBacklog>);
 struct KeyBacklog {
     /// The held messages, by their position in the order of the sink. A message that is being retried is not held.
     items: BTreeMap<u64, PendingPublish>,
-    /// `None` while the next retry waits for `retry_at`.
+    /// The position of the message that is being retried; `None` while the next retry waits for `retry_at`.
     retrying: Option<u64>,
     mode: RetryMode,
     retry_at: Instant,
@@ -38,7 +38,7 @@ struct KeyBacklog {
 }
 
 impl KeyRetryQueue {
-    /// A message that is being retried is not held.
+    /// Returns the number of held messages. A message that is being retried does not count.
     pub(super) fn len(&self) -> usize {
         self.0.values().map(|backlog| backlog.items.len()).sum()
     }
@@ -62,7 +62,8 @@ impl KeyRetryQueue {
         }
     }
 
-    /// If this message is the next one of its key to retry, schedules the retry.
+    /// Holds a message that the broker has not accepted. If this message is the next one of its key to retry, schedules
+    /// the retry.
     pub(super) fn hold(&mut self, item: PendingPublish, mode: RetryMode, now: Instant) {
         let backlog = self.0.entry(item.outgoing.ordering_key()).or_insert_with(|| KeyBacklog {
             items: BTreeMap::new(),
@@ -128,8 +129,9 @@ impl KeyRetryQueue {
         }
     }
 
-    /// The first list has all due messages of pipelined mode, and the second at most `isolated_limit` of isolated mode,
-    /// the longest overdue first.
+    /// Returns the messages whose retry is due, in two lists. The first list contains all messages with pipelined mode.
+    /// The second list contains at most `isolated_limit` messages with isolated mode, the longest overdue message
+    /// first.
     pub(super) fn due(
         &mut self,
         isolated_limit: usize,

@@ -190,7 +190,8 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Returns the number of events that the receiver may get and has not taken.
+    /// Returns the number of waiting events that may be sent to the receiver: all except the messages that are held
+    /// back.
     fn sendable(&self) -> usize {
         self.unsent.len() - self.held.events()
     }
@@ -223,8 +224,9 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// The caller calls this method when no message has arrived for a while, and when the held messages use up the
-    /// prefetch. Returns the end of the subscription if it must end.
+    /// Decides about the unreadable messages that are held back: they become dead letters, the prefetch grows, or the
+    /// stream stops. The caller calls this method when no message has arrived for a while, and when the held messages
+    /// use up the prefetch. Returns the reason if the subscription must end, and `None` if it continues.
     async fn decide_about_held(&mut self) -> Option<SubscriptionEnd> {
         let is_prefetch_held = self.is_prefetch_held();
         if is_prefetch_held && self.prefetch.grow() {
@@ -233,7 +235,8 @@ impl<'a> Subscription<'a> {
         self.held.decide(is_prefetch_held).await.map(SubscriptionEnd::Unreadable)
     }
 
-    /// First waits for the acknowledgements of the deliveries before the held messages.
+    /// Stops the stream, and leaves the held messages in the queue. First waits, for a limited time, until the
+    /// deliveries before the held messages are acknowledged.
     async fn stop(
         mut self,
         deliver: &mpsc::Sender<DeliveryBatch>,
@@ -248,8 +251,8 @@ impl<'a> Subscription<'a> {
         Ok(SubscriptionEnd::Unreadable(self.held.report_stop()))
     }
 
-    /// Returns `false` if the receiver or the sender of `acknowledged` is dropped before all deliveries before the held
-    /// messages are acknowledged.
+    /// Waits until all deliveries before the held messages are acknowledged. Returns `false` if the receiver or the
+    /// sender of `acknowledged` is dropped earlier.
     async fn settle_earlier(
         &mut self,
         deliver: &mpsc::Sender<DeliveryBatch>,
@@ -345,7 +348,7 @@ impl<'a> Subscription<'a> {
         }
     }
 
-    /// Leaves the messages that are held back.
+    /// Takes waiting events for the next batch to the receiver. The messages that are held back remain in `unsent`.
     fn next_batch(&mut self) -> DeliveryBatch {
         let limit = self.sendable().min(BATCH_EVENTS_LIMIT);
         let mut items = Vec::with_capacity(limit);
@@ -372,7 +375,7 @@ fn acknowledged_through(acknowledged: &AckProgress, epoch: u64) -> u64 {
     if acknowledged.subscription_epoch == epoch { acknowledged.through } else { 0 }
 }
 
-/// Waits forever if `at` is `None`.
+/// Waits until the time `at`, or forever if `at` is `None`.
 async fn wait_until(at: Option<Instant>) {
     match at {
         Some(at) => sleep_until(at.into()).await,

@@ -34,7 +34,7 @@ use ordain_config::{
 };
 pub use policy::no_delivery_limit_command;
 
-/// After this number of deliveries, a queue drops the message.
+/// The argument that limits the deliveries of each message. After this number of deliveries, a queue drops the message.
 const DELIVERY_LIMIT_ARGUMENT: &str = "x-delivery-limit";
 const QUEUE_TYPE_ARGUMENT: &str = "x-queue-type";
 /// An exchange type that exists only from RabbitMQ 4.0 on, and therefore reveals whether the broker has at least this
@@ -83,12 +83,12 @@ pub(super) enum TopologyChange {
     Refused(String),
 }
 
-/// The broker refuses this binding because its queue or exchange is missing. A consumer of the stream, or another
-/// program, may soon declare it.
+/// A binding that the broker refuses, because the binding's queue or exchange is missing. A consumer of the stream, or
+/// another program, may soon declare the missing queue or exchange.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct MissingBinding {
     pub(super) reason: String,
-    /// A consumer of the stream declares the missing queue or exchange.
+    /// True if a consumer of the stream declares the missing queue or exchange.
     pub(super) is_own: bool,
 }
 
@@ -98,7 +98,7 @@ pub struct Topology {
     exchange: Option<String>,
     queue: String,
     partitions: u32,
-    /// The exchange chooses the partition by this part of a message.
+    /// The part of a message by which the exchange chooses the partition.
     hashed: HashedPart,
     bind: Vec<ExchangeBinding>,
     declare: bool,
@@ -152,13 +152,15 @@ impl Topology {
     }
 
     /// Declares the missing exchange and queues, but no bindings. With `declare = false`, only checks that the queues
-    /// and the exchange exist. Returns the queues that were declared without a delivery limit under an earlier version
-    /// of RabbitMQ, and that now have the default limit of the present version. `is_known` states whether the stream
-    /// has run before. If the stream has run before, a queue may exist in another form, and the broker then refuses its
-    /// declaration. This method nevertheless continues, so that the caller binds the queues and no message is lost. The
-    /// second value is the newest of these refusals. Any other refusal, such as a missing permission, is an error. A
-    /// queue that does not answer within `queue_limit` is also an error. The third value is the channel for
-    /// [`Self::bind`]; `None` with `declare = false`.
+    /// and the exchange exist. `is_known` states whether the stream has run before. If the stream has run before, one
+    /// of its queues may exist in another form, and the broker then refuses the declaration of this queue. In this
+    /// case, this method continues, so that the caller binds all queues and no message is lost. Any other refusal, such
+    /// as a missing permission, is an error. A queue that does not answer within `queue_limit` is also an error.
+    ///
+    /// Returns three values. The first value contains the queues that were declared without a delivery limit under an
+    /// earlier version of RabbitMQ, and that now have the default limit of the present version. The second value is the
+    /// newest refusal of a queue that exists in another form. The third value is the channel for [`Self::bind`], and is
+    /// `None` with `declare = false`.
     pub(super) async fn declare_objects(
         &self,
         broker: &BrokerEndpoint,
@@ -229,8 +231,8 @@ impl Topology {
     /// form of an existing queue. Without `may_declare`, a missing queue is an error, because a declaration would hide
     /// that the messages of the queue are lost. Calls `report` with each refused declaration or binding. If `list`
     /// shows that an existing queue has lost its binding, calls `report` with this binding before it declares the
-    /// binding. If the exchange is missing, returns the binding instead, because the consumer of partition 0 declares
-    /// the exchange. With `declare = false`, does nothing.
+    /// binding. If the exchange is missing, this method returns the binding and does not report a refusal, because the
+    /// consumer of partition 0 declares the exchange. With `declare = false`, does nothing.
     pub(super) async fn restore_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -279,8 +281,8 @@ impl Topology {
     /// `report` with each difference before it declares a new marker. The order matters, because the caller may drop
     /// this future at any step, and with the new marker no later check could detect the difference. Also calls `report`
     /// with each binding that is missing according to `list`, before it declares the bindings. Returns a binding whose
-    /// queue or exchange is missing; later bindings may then be missing too, because the refusal closes their channel.
-    /// Uses a connection of its own, because a refused exchange type closes the connection.
+    /// queue or exchange is missing. The refusal of this binding closes the channel, so the bindings after it may be
+    /// missing too. Uses a connection of its own, because a refused exchange type closes the connection.
     pub(super) async fn restore_exchange(
         &self,
         broker: &BrokerEndpoint,
@@ -356,7 +358,7 @@ impl Topology {
         let Some(exchange) = &self.exchange else { return Ok(None) };
         let connection = broker.connect(&format!("ordain {stream} topology")).await?;
         let compared = async {
-            // The comparison would declare a missing exchange without its bindings.
+            // Return if the exchange is missing. The comparison below would declare the exchange without its bindings.
             check_exchange(broker, &connection, exchange).await?;
             let failed = |error| broker.error(&error);
             let channel = connection.create_channel().await.map_err(failed)?;
@@ -377,7 +379,7 @@ impl Topology {
         Ok(fault)
     }
 
-    /// The exchanges are the stream's exchange and the exchanges of `bind`.
+    /// Returns which of these exchanges are missing: the stream's exchange and the exchanges of `bind`.
     pub(super) async fn missing_exchanges(
         &self,
         broker: &BrokerEndpoint,
@@ -399,7 +401,7 @@ impl Topology {
         Ok(missing)
     }
 
-    /// The error names the queue of the partition.
+    /// Checks that the queue of a partition exists. The error names the queue.
     pub(super) async fn check_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -439,7 +441,7 @@ impl Topology {
         found.map_err(|error| self.describe_required(error, &format!("exchange {exchange:?}")))
     }
 
-    /// Describes the refusal of a queue or exchange that the stream needs.
+    /// Adds to a refusal that the stream needs the queue or exchange.
     fn describe_required(&self, error: BrokerError, what: &str) -> BrokerError {
         let error = if self.declare { error } else { error.into_foreign() };
         error
@@ -471,7 +473,7 @@ impl Topology {
         bindings
     }
 
-    /// The binding leads from the stream's exchange to the queue.
+    /// Returns the binding that leads from the stream's exchange to the queue of a partition.
     fn queue_binding(&self, exchange: &str, partition: u32) -> Binding {
         Binding {
             kind: BindingKind::Queue,
@@ -485,7 +487,8 @@ impl Topology {
         dropped_queue(&self.queue)
     }
 
-    /// Returns `None` if the queue that collects the dropped messages is missing.
+    /// Returns the number of messages that the broker has dropped from the stream's queues. Returns `None` if the queue
+    /// that collects these messages is missing.
     pub(super) async fn dropped_messages(
         &self,
         broker: &BrokerEndpoint,
@@ -495,7 +498,8 @@ impl Topology {
         Ok(queue.map(|queue| queue.message_count()))
     }
 
-    /// The broker drops these messages from the queues of the stream.
+    /// Declares the queue for the messages that the broker drops from the queues of the stream, and the exchange that
+    /// leads to it.
     async fn declare_dropped(
         &self,
         broker: &BrokerEndpoint,
@@ -522,9 +526,9 @@ impl Topology {
         declared.await.map_err(|error| with_advice(broker.error(&error), &name, "queue"))
     }
 
-    /// Returns whether the queue was declared without the argument `x-delivery-limit` under an earlier version of
-    /// RabbitMQ, and now has the default limit of the present version. Ordain uses such a queue as it is, because the
-    /// arguments of a queue cannot be changed.
+    /// Declares the queue of a partition. Returns whether the queue was declared without the argument
+    /// `x-delivery-limit` under an earlier version of RabbitMQ, and now has the default limit of the present version.
+    /// Ordain uses such a queue as it is, because the arguments of a queue cannot be changed.
     async fn declare_queue(
         &self,
         broker: &BrokerEndpoint,
@@ -609,8 +613,8 @@ impl Topology {
         Ok(())
     }
 
-    /// A missing queue or exchange always concerns a binding. At a start, only an exchange of `bind`, which Ordain
-    /// never declares, can be missing.
+    /// Describes an error about the exchange or its bindings. If a queue or exchange does not exist, the error is
+    /// always about a binding. At a start, only an exchange of `bind` can be missing, and Ordain never declares it.
     fn describe_exchange_error(&self, error: BrokerError, exchange: &str) -> BrokerError {
         if !error.is_not_found() {
             return self.exchange_refusal(error, exchange);
@@ -623,8 +627,8 @@ impl Topology {
         })
     }
 
-    /// Returns the binding if its queue or exchange is missing, and reports any other refusal. `is_own` is the field of
-    /// [`MissingBinding`].
+    /// Converts the refusal of a binding. Returns the binding if its queue or exchange is missing, and reports any
+    /// other refusal. `is_own` is the field of [`MissingBinding`].
     fn missing_binding(
         &self,
         error: BrokerError,
@@ -724,7 +728,7 @@ fn long_string(text: &str) -> AMQPValue {
     AMQPValue::LongString(text.into())
 }
 
-/// `what` is `queue` or `exchange`. The advice depends on the cause.
+/// Adds advice to a refusal. The advice depends on the cause. `what` is `queue` or `exchange`.
 fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
     error.map_refusal(|cause, reason| {
         let advice = match cause {
@@ -766,9 +770,9 @@ fn with_advice(error: BrokerError, name: &str, what: &str) -> BrokerError {
 }
 
 /// Returns whether the broker has a default delivery limit. The broker applies this limit to a queue whose declaration
-/// lacks the argument `x-delivery-limit`. RabbitMQ has a default limit from 4.0 on. Earlier versions lose the messages
-/// of a queue if the value of this argument is -1, which means no limit. The client library does not show the broker's
-/// version, so this function declares an exchange of a type that exists only from 4.0 on.
+/// lacks the argument `x-delivery-limit`. RabbitMQ has a default limit from 4.0 on. There, the value -1 of this
+/// argument removes the limit; but earlier versions lose the messages of a queue with this value. The client library
+/// does not show the broker's version, so this function declares an exchange of a type that exists only from 4.0 on.
 pub(super) async fn has_default_delivery_limit(
     broker: &BrokerEndpoint,
     queue: &str,

@@ -37,7 +37,7 @@ pub struct Binding {
 
 impl Binding {
     /// Returns whether the binding leads to `exchange`. If another stream uses this exchange, that stream may need the
-    /// binding, even if its configuration does not contain the binding.
+    /// binding, even if the stream's configuration does not contain it.
     pub fn leads_to_exchange(&self, exchange: Option<&str>) -> bool {
         self.kind == BindingKind::Exchange && Some(&*self.to) == exchange
     }
@@ -123,9 +123,9 @@ impl TopologyRecord {
         self.bindings = bindings;
     }
 
-    /// The broker has refused the bindings of `replace_bindings(refused)` to a process; `earlier` is the record before
-    /// that call. Changes nothing if another process has replaced the bindings, or if the broker has accepted the
-    /// stream for another process since then.
+    /// Restores the bindings of `earlier`, the record before the call of `replace_bindings(refused)`. A process calls
+    /// this method if the broker has refused the bindings. Changes nothing if another process has replaced the bindings
+    /// since then, or if the broker has accepted the stream for another process.
     pub(super) fn restore_bindings(&mut self, refused: &BTreeSet<Binding>, earlier: &Self) {
         let was_accepted = earlier.awaits_acceptance && !self.awaits_acceptance;
         if !was_accepted && self.bindings == *refused {
@@ -174,8 +174,9 @@ impl<'a> ExchangeMarkers<'a> {
         self.store.put_marks(&marks).await
     }
 
-    /// The record of the stream's own exchange does not contain the name of the exchange, so the stream has only one
-    /// such record, even if its exchange changes.
+    /// Returns the name of an exchange's record. For the stream's own exchange, this name does not contain the name of
+    /// the exchange. The stream therefore has only one record of its own exchange, even if the configuration names
+    /// another exchange later.
     fn mark_name(&self, exchange: &str) -> String {
         let own = format!("amqp-exchange/{}", self.stream);
         if self.topology.exchange() == Some(exchange) { own } else { format!("{own}/{exchange}") }

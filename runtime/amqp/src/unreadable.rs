@@ -55,8 +55,8 @@ pub(super) fn decode_batch(
     })
 }
 
-/// If the delivery is a dead letter of this stream in its original form, decodes the original message. The origin of a
-/// dead letter names the queue.
+/// Decodes a delivery into an event, or into a dead letter whose origin names `queue`. If the delivery is a dead letter
+/// of this stream in its original form, decodes the original message.
 pub(super) fn decode_or_letter(
     decoder: &DeliveryDecoder,
     queue: &str,
@@ -79,9 +79,10 @@ pub(super) fn decode_or_letter(
             .map_err(|error| dead_letter(tag, error.cause, error.message));
     }
     decode(decoder, &original).map_err(|error| {
-        // The tag depends on the message, not on the header with the id of the letter. An operator may have edited the
-        // message, and a program may have copied the header from another letter. Each time the letter returns, its
-        // message is the same, so the store forwards the letter once.
+        // The tag (the last part of the id) of the new dead letter depends on the message, not on the header with the
+        // id of the returned letter. An operator may have edited the message, and a program may have copied the header
+        // from another letter. Each time the letter returns, its message is the same, so the store forwards the letter
+        // once.
         let tag = raw().returned_tag();
         let error = format!(
             "a dead letter of this stream has returned to the stream, which still cannot read the message: {}. First \
@@ -105,9 +106,8 @@ fn decode_other(decoder: &DeliveryDecoder, queue: &str, delivery: &Delivery) -> 
     }
     decode(decoder, delivery).map_err(|error| {
         let raw = RawDelivery::of(decoder, delivery);
-        // A dead letter about another stream's dead letter keeps the tag (the last part of the id) of that letter. If
-        // two streams feed their dead letters to each other, the ids therefore repeat, and the store forwards each dead
-        // letter once.
+        // A dead letter about another stream's dead letter gets the tag of that letter. If two streams feed their dead
+        // letters to each other, the ids therefore repeat, and the store forwards each dead letter once.
         let properties = &delivery.properties;
         let is_letter = !header(properties, CAUSE_HEADER).is_empty();
         if let Some(tag) = letter_tag(id(properties)).filter(|_| is_letter) {
@@ -187,9 +187,9 @@ impl<'a> RawDelivery<'a> {
         document.to_string().into()
     }
 
-    /// If the message has a CloudEvents id, the digest does not cover the timestamp, into which Ordain writes the time
-    /// of publishing: two copies of a message can have two timestamps. The digest does not cover the types of the
-    /// headers either, as in earlier versions.
+    /// Returns the digest of the message, which does not cover the types of the headers, as in earlier versions. If the
+    /// message has a CloudEvents id, the digest does not cover the timestamp either: Ordain writes the time of
+    /// publishing into the timestamp, so two copies of a message can have different timestamps.
     fn digest(&self) -> u64 {
         let mut document = self.document.clone();
         if !header(&self.delivery.properties, ID_HEADER).is_empty() {
@@ -199,9 +199,9 @@ impl<'a> RawDelivery<'a> {
         if self.rest.is_empty() { document } else { document ^ digest(self.rest) }
     }
 
-    /// Returns the tag of the dead letter about the message with the cause [`Cause::Returned`]. The tag differs from
-    /// the tag of the first dead letter about the message. The tag does not depend on headers that the broker may
-    /// change on the way back to the stream, such as `x-death`.
+    /// Returns the tag of a dead letter about the message, if the cause of the letter is [`Cause::Returned`]. This tag
+    /// differs from the tag of the first dead letter about the message. The tag does not depend on headers that the
+    /// broker may change on the way back to the stream, such as `x-death`.
     fn returned_tag(mut self) -> u64 {
         if let Some(headers) = self.document["headers"].as_object_mut() {
             headers.retain(|name, _| !name.starts_with(BROKER_HEADER_PREFIX));
@@ -221,8 +221,8 @@ pub(super) fn batch_fault(events: &[DecodedDelivery]) -> Option<(Cause, &str)> {
     events.iter().all(Result::is_err).then_some(first)
 }
 
-/// The message is as it arrived before it became the dead letter. Returns `None` if `delivery` is no dead letter of
-/// this stream in its original form.
+/// Returns the message of a dead letter as it arrived before it became the dead letter. Returns `None` if `delivery` is
+/// no dead letter of this stream in its original form.
 pub(super) fn first_delivery(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<Delivery> {
     let letter_id = original_letter_id(&delivery.properties)?;
     is_own(letter_id.as_bytes(), &decoder.letter_source).then(|| original_delivery(delivery))

@@ -1,8 +1,8 @@
 //! Counts the consecutive unreadable messages of a subscription. The subscription holds the newest of these messages
-//! back. They become dead letters if a readable message follows. They also become dead letters if no message follows
-//! for a while, and the stream has read a message before. When the number of consecutive unreadable messages reaches a
-//! limit, the stream stops, and the messages remain in the queue. A producer that changes the form of its messages can
-//! therefore not turn a whole queue into dead letters.
+//! back. If a readable message follows, the held messages become dead letters. If no message follows for a while, they
+//! become dead letters only if the stream has read a message before. When the number of consecutive unreadable messages
+//! reaches a limit, the stream stops, and the messages remain in the queue. A producer that changes the form of its
+//! messages therefore cannot turn a whole queue into dead letters.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -42,16 +42,17 @@ pub(super) struct UnreadableRun {
     /// The number of messages at which the stream stops; 0 if the stream never stops because of unreadable messages.
     limit: usize,
     length: usize,
-    /// The receiver of the deliveries does not get these messages at the end of the run yet.
+    /// The number of held messages: the newest messages of the run, which the receiver of the deliveries does not get
+    /// yet.
     held: usize,
     /// The number of events in the held messages: more than `held` if one of these messages is a batch.
     held_events: usize,
     causes: BTreeMap<&'static str, usize>,
-    /// The first message, and why it cannot be read.
+    /// The first message of the run, and the reason why it cannot be read.
     first: Option<(Delivery, String)>,
-    /// The time when the first message arrived.
+    /// The time when the first message of the run arrived.
     since: Option<Instant>,
-    /// `None` if no message is held.
+    /// The time of the next decision about the held messages; `None` if no message is held.
     decide_at: Option<Instant>,
 }
 
@@ -123,7 +124,7 @@ impl UnreadableRun {
         self.held_events
     }
 
-    /// `None` if no message is held.
+    /// Returns the time of the next decision about the held messages; `None` if no message is held.
     pub(super) fn decide_at(&self) -> Option<Instant> {
         self.decide_at
     }
@@ -177,7 +178,7 @@ impl UnreadableRun {
         format!("({})", causes.join(", "))
     }
 
-    /// Describes the first message, and what an operator can do.
+    /// Describes the first message, and the possible next steps of an operator.
     fn describe_first(&self, decoder: &DeliveryDecoder) -> String {
         let Some((message, error)) = &self.first else { return String::new() };
         let error = truncated(escape_invisible(error).into_owned(), ERROR_BYTES);

@@ -14,14 +14,15 @@ pub(super) const EXCERPT_LIMIT: usize = 60;
 /// Maximum size of the name of a header or field, in bytes: the maximum size of a short string of AMQP.
 pub(super) const NAME_LIMIT: usize = 255;
 
-/// If a short string of AMQP is not UTF-8, the parser returns this character, followed by the bytes of the short string
-/// in hexadecimal digits.
+/// The first character of the parser's text for a short string of AMQP that is not UTF-8. The bytes of the short string
+/// follow, in hexadecimal digits.
 const NOT_UTF8: char = '\u{fffd}';
 
 /// Returns the bytes, in hexadecimal digits, of a short string that was not UTF-8. `text` is the text that the AMQP
-/// parser returned for the short string. Returns `None` for a short string that was UTF-8. There is one exception: the
-/// short string was UTF-8, but consists of U+FFFD and the digits of bytes that are not UTF-8. The AMQP parser returns
-/// the same text for these bytes themselves, so this function cannot distinguish the two cases, and returns the digits.
+/// parser returned for the short string. Returns `None` for a short string that was UTF-8. There is one exception: a
+/// short string in UTF-8 may itself consist of U+FFFD and hexadecimal digits of bytes that are not UTF-8. The AMQP
+/// parser returns the same text for this short string and for these bytes. This function cannot distinguish the two
+/// cases, and returns the digits in both.
 pub(super) fn not_utf8(text: &str) -> Option<&str> {
     let digits = text.strip_prefix(NOT_UTF8)?;
     let bytes = decode_hex(digits)?;
@@ -50,8 +51,8 @@ fn decode_hex(digits: &str) -> Option<Vec<u8>> {
 }
 
 /// Returns whether a header has a value. A header of AMQP's type void has no value, and counts as missing. An array
-/// that contains only values of the type void also counts as missing: Celery writes such an array for a task without
-/// time limits, and a Celery worker ends with an error if it receives this header as a text.
+/// that contains only values of the type void also counts as missing. Celery writes such an array for a task without
+/// time limits, and a Celery worker would end with an error if it received this header as a text.
 pub(super) fn has_value(value: &AMQPValue) -> bool {
     match value {
         AMQPValue::Void => false,
@@ -100,7 +101,7 @@ fn decimal_text(decimal: DecimalValue) -> String {
     }
 }
 
-/// Accepts a number or decimal digits.
+/// Returns the integer that a value represents: a whole number from 0 on, or a text of decimal digits.
 pub(super) fn as_integer(value: &AMQPValue) -> Option<u64> {
     if let Some(number) = number(value) {
         return u64::try_from(number).ok();
@@ -124,7 +125,7 @@ pub(super) fn as_bool(value: &AMQPValue) -> Option<bool> {
     }
 }
 
-/// `None` for a number with a fraction.
+/// Returns a number as an integer; `None` for a number with a fraction, and for a value of any other type.
 fn number(value: &AMQPValue) -> Option<i128> {
     Some(match value {
         AMQPValue::ShortShortInt(number) => (*number).into(),

@@ -308,8 +308,7 @@ impl EventDecoder {
         })
     }
 
-    /// Returns the type of the event. If the setting `type` names places for it, an event without a type has an empty
-    /// type.
+    /// Returns the type of the event. If the setting `type` names places, an event without a type has an empty type.
     fn kind<'r>(&self, reader: &'r EnvelopeReader<'_>) -> DecodeResult<Cow<'r, str>> {
         match &self.locations().kind {
             None => attribute(reader.envelope, EnvelopeMember::Type, "type"),

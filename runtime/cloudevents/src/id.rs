@@ -11,12 +11,12 @@ use super::canonical::canonical_json;
 /// Size of the digest in a content id, in bytes.
 const CONTENT_DIGEST_BYTES: usize = 16;
 
-/// Returns `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that two messages never have the
-/// same id, whatever characters their keys contain. The part `incarnation` is a bitwise XOR of two numbers: the time of
-/// the key's first commit, and the digest of the event's source and id. The digest is necessary because a store can go
-/// back in time (lose its newest writes). A lost event and a later event can then have the same sequence. The digest
-/// gives the messages of the two events different ids. If an event is executed again, its messages have the same ids as
-/// before.
+/// Returns the id of a message: `stream/key/incarnation/sequence/index`. Each part is percent-encoded, so that two
+/// messages never have the same id, whatever characters their keys contain. The part `incarnation` is a bitwise XOR of
+/// two numbers: the time of the key's first commit, and the digest of the event's source and id. The digest is
+/// necessary because a store can go back in time (lose its newest writes). A lost event and a later event can then have
+/// the same sequence. The digest gives the messages of the two events different ids. If an event is executed again, its
+/// messages have the same ids as before.
 pub fn message_id(stream: &str, message: &OutboxMessage) -> String {
     let mut id = String::with_capacity(stream.len() + message.key.len() + 32);
     percent_encode(stream, &mut id);

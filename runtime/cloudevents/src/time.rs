@@ -15,8 +15,8 @@ const FRACTION_DIGITS: usize = 9;
 const LAST_US: u64 = 253_402_300_799_999_999;
 
 /// The lowest number that counts as a time in ms; a lower number counts as a time in seconds. In seconds, this number
-/// is a time in the year 5138; in ms, it is a time in the year 1973. The two constants below are also times in these
-/// years, in the lower and in the higher unit.
+/// is a time in the year 5138; in ms, it is a time in the year 1973. The same is true for the two constants below: each
+/// is a time in the year 5138 in its lower unit, and in the year 1973 in its higher unit.
 const MS_START: u64 = 100_000_000_000;
 /// The lowest number that counts as a time in µs; a lower number, from `MS_START` on, counts as a time in ms.
 const MICROSECONDS_START: u64 = 1_000 * MS_START;

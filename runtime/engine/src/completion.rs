@@ -5,8 +5,8 @@ use ordain_core::Input;
 use ordain_wasm::TurnResults;
 use tokio::sync::oneshot;
 
-/// Maximum number of completions that wait for the driver. At the limit, a sender waits. There is one exception: at the
-/// limit, the sender of a report that the store may have gone back in time drops the report.
+/// Maximum number of completions that wait for the driver. At the limit, a sender waits. Exception: the sender of a
+/// report that the store may have gone back in time does not wait, and drops the report.
 pub const COMPLETION_LIMIT: usize = 1_024;
 
 /// A value that another part of the process sends to the driver of a partition.

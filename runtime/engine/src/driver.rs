@@ -43,8 +43,9 @@ pub use error::DriverError;
 pub use metrics::{CommitHistograms, PartitionMetrics};
 
 const COMPLETION_BATCH_LIMIT: usize = 8;
-/// The driver releases its partition when all its messages are published, or when their number has not changed for this
-/// time. The remaining messages, for example messages for a full queue, stay in the outbox.
+/// Before a driver releases its partition, it waits until all messages of the partition are published. The wait ends
+/// early if the number of unpublished messages has not changed for this time. The remaining messages, for example
+/// messages for a full queue, stay in the outbox.
 const PUBLISH_IDLE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The driver of one partition: it passes inputs to the sequencer, and performs the effects that the sequencer returns.
@@ -57,7 +58,7 @@ pub struct Driver {
     handle: Arc<PartitionHandle>,
     sequencer: Sequencer,
     started: Instant,
-    /// The driver submits these turns to the workers together.
+    /// Turns that the driver has collected, and will submit to the workers together.
     turn_batch: Vec<Turn>,
     /// Keys whose records the driver must load. The driver requests all these records together as soon as the limit of
     /// concurrent loads and the memory budget of the sequencer allow another load.
@@ -276,8 +277,9 @@ impl Driver {
         ParkedSearch::start(&self.store, &self.partition, rollout, settings)
     }
 
-    /// The new version also executes the turns that no worker has begun. If `active` is `None` (this process lacks the
-    /// version), passes these turns back to the sequencer. Returns the rollout of the new version.
+    /// Switches to another handler version, which also executes the turns that no worker has begun. If `active` is
+    /// `None` (this process lacks the version), passes these turns back to the sequencer. Returns the rollout of the
+    /// new version.
     fn switch_version(&mut self, active: Option<Arc<ActiveVersion>>) -> Option<Arc<Rollout>> {
         let rollout = active.as_ref().map(|active| Arc::clone(&active.rollout));
         let undone = self.turns.switch_version(active);
@@ -297,10 +299,10 @@ impl Driver {
 
     /// Warns if a stopped key blocks the partition. A stopped key blocks the partition if `overflow` is `pause` and the
     /// store holds `spill_limit` events of the key. Usually, only an operator's action or another handler version can
-    /// release such a key. In two cases, the driver does not wait until the key is released: in a run with `once`, and
-    /// after the failure of the source. In these cases, this method logs no warning, and returns an error as soon as
-    /// the search for parked keys has ended. After the source has ended, no key blocks the partition. After a warning,
-    /// this method logs the end of the block.
+    /// release such a key. In a run with `once`, and after the failure of the source, the driver does not wait for this
+    /// release: as soon as the search for parked keys has ended, this method returns an error instead of a warning. If
+    /// the source has ended, no key counts as blocking the partition. After a warning, this method logs the end of the
+    /// block.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);
@@ -451,9 +453,9 @@ impl Driver {
         }
     }
 
-    /// Passes as many waiting deliveries to the sequencer as it and the delivery tracker allow. Afterwards, in a run
-    /// with `once`, reports the end of the source if no delivery waits. Does nothing while the driver drains the
-    /// partition.
+    /// Passes waiting deliveries to the sequencer while the sequencer and the delivery tracker have room. Afterwards,
+    /// in a run with `once`, reports the end of the source if no delivery waits. Does nothing while the driver drains
+    /// the partition.
     fn deliver(&mut self, draining: bool, once: bool) {
         if draining || (self.waiting_deliveries.is_empty() && !self.source_ended) {
             return;
@@ -491,8 +493,8 @@ impl Driver {
             self.delivery_tracker.next_checkpoint_at().filter(|_| !self.sequencer.in_doubt());
         let publish_deadline = self.unpublished.filter(|_| self.sequencer.drained());
         let publish_deadline = publish_deadline.map(|(_, since)| since + PUBLISH_IDLE_TIMEOUT);
-        // After this deadline, a driver that is ending waits only for the store. Ignore a deadline that has passed,
-        // because it would wake the driver without a pause.
+        // After this deadline, a driver that is ending waits only for the store. A deadline that has passed would wake
+        // the driver again and again, so ignore it.
         let publish_deadline = publish_deadline.filter(|at| !self.ending || *at > Instant::now());
         [timeout, save_at, publish_deadline].into_iter().flatten().min().unwrap_or(never)
     }
@@ -524,8 +526,8 @@ impl Driver {
         unpublished == 0 || since.elapsed() >= PUBLISH_IDLE_TIMEOUT
     }
 
-    /// Makes the final checkpoint due. If the store can go back in time, also starts a check whether the store has all
-    /// commits: only the driver's memory still has a lost commit.
+    /// Makes the final checkpoint due. If the store can go back in time, also starts a check that the store has all
+    /// commits. The check must precede the end of the driver, because only the driver's memory still has a lost commit.
     fn begin_shutdown(&mut self) -> Result<(), DriverError> {
         if std::mem::replace(&mut self.ending, true) {
             return Ok(());

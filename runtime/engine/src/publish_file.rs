@@ -31,7 +31,7 @@ use tokio::sync::watch;
 /// The run publishes the collected events when their number reaches this limit, or when no more deliveries of the
 /// reader wait.
 const PUBLISH_THRESHOLD_EVENTS: usize = 2_048;
-/// A run fails at this number of losses of the store's newest writes. After each earlier one, the run reads the file
+/// Number of losses of the store's newest writes at which a run fails. After each earlier loss, the run reads the file
 /// again from the oldest of the shards' checkpoints.
 const REWIND_ATTEMPTS: usize = 5;
 
@@ -158,8 +158,8 @@ struct RunCounts {
 }
 
 impl RunCounts {
-    /// The run starts after the first `lines` lines. After the store went back in time, it may read the same file a
-    /// second time, from another line on.
+    /// Records that the run starts to read `file` after the first `lines` lines. After the store went back in time, the
+    /// run may read the same file a second time, from another line on.
     fn start(&mut self, file: FileId, lines: u64) {
         let first = self.first_lines.entry(file).or_insert(lines);
         *first = lines.min(*first);
@@ -204,7 +204,7 @@ struct NextFile {
     older: Option<FileId>,
 }
 
-/// Without a usable checkpoint, publishes the file from its beginning.
+/// Publishes one file from its checkpoint on. Without a usable checkpoint, publishes the file from its beginning.
 async fn publish_once(
     publisher: &mut StreamPublisher,
     decoder: EventDecoder,
@@ -293,7 +293,7 @@ async fn publish_once(
                 return Ok(PublishEnd::StoreRolledBack);
             }
             if bad.is_some() {
-                // The fingerprint ends before the invalid line, because a user is expected to correct it.
+                // The fingerprint ends before the invalid line, because a user is expected to correct this line.
                 fingerprint = Some(read_fingerprint(opened, position).map_err(read_error)?);
             }
             if (done.is_some() || bad.is_some())
@@ -318,7 +318,7 @@ async fn publish_once(
     })
 }
 
-/// Each shard has one checkpoint of the file.
+/// The checkpoints of a file, one in each shard.
 struct Checkpoints {
     /// The marks with this name contain the checkpoints.
     name: String,
@@ -326,7 +326,7 @@ struct Checkpoints {
     run: u64,
     /// The checkpoint of each shard, as this run most recently read or wrote it.
     marks: Vec<Option<Bytes>>,
-    /// These files were missing when a later run continued with another file. The oldest is first.
+    /// The files that were missing when a later run continued with another file, the oldest file first.
     lost: Vec<FileProgress>,
     /// The index in `lost` of the file that this run now publishes, and the progress with which the run continues
     /// afterwards.
@@ -341,7 +341,8 @@ impl Checkpoints {
         Ok(Self { name, run: rand::random(), marks, lost, returned: None })
     }
 
-    /// The next file is the oldest one with unpublished lines.
+    /// Returns the file to publish next: the oldest file with unpublished lines. Without such an older file, returns
+    /// the file of the path.
     fn next_file(&mut self, path: &Path, input: PublishInput<'_>) -> std::io::Result<NextFile> {
         let is_finished = |lost: &FileProgress| input.finished.contains(&(lost.device, lost.inode));
         self.lost.retain(|lost| !is_finished(lost));
@@ -374,7 +375,7 @@ impl Checkpoints {
         Ok(NextFile { file, path: path.to_owned(), position, older: None })
     }
 
-    /// Removes the oldest files above [`LOST_FILES_LIMIT`].
+    /// Adds a file to the missing files, and removes the oldest missing files above [`LOST_FILES_LIMIT`].
     fn keep_lost(&mut self, file: &FileProgress) {
         self.lost.retain(|lost| !has_same_identity(lost, file));
         let mut file = file.clone();
@@ -510,8 +511,9 @@ fn resume_point(of_shards: &[Option<Bytes>], file: &File) -> std::io::Result<Res
     Ok(if is_unclear { ResumePoint::Uncertain(position) } else { ResumePoint::Through(position) })
 }
 
-/// Returns the oldest file with unpublished lines among `found`, the file of the previous run, and the newer files in
-/// `rotated`. `missing` are the missing files of earlier runs. `live` is the open file of the path.
+/// Returns the oldest file with unpublished lines. The candidates are `found` (the file of the previous run), and the
+/// files in `rotated` that are newer. `missing` are the missing files of earlier runs. `live` is the open file of the
+/// path.
 fn next_older_file(
     last: &FileProgress,
     found: Option<(PathBuf, Arc<File>)>,
@@ -572,7 +574,8 @@ fn find_last_file(
     Ok(None)
 }
 
-/// Returns `None` if the file has no bytes after the position, or if this run has published the file to its end.
+/// Returns an older file as the next file, from `position` on. Returns `None` if the file has no bytes after the
+/// position, or if this run has published the file to its end.
 fn unfinished_file(
     path: PathBuf,
     file: Arc<File>,

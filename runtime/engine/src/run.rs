@@ -358,7 +358,7 @@ impl<'a> PreparedRun<'a> {
     }
 }
 
-/// `unpublished` is the number of messages that the drivers have left unpublished.
+/// Ends the outbox publisher. `unpublished` is the number of messages that the drivers have left unpublished.
 async fn end_publishing(
     mut publishing: JoinSet<Result<(), PublisherError>>,
     unpublished: usize,
@@ -409,7 +409,7 @@ fn losses_of(
     Arc::clone(&status.partition(&partition).losses)
 }
 
-/// The settings are checked regularly, and soon after a connection to the store broke. Never returns.
+/// Checks the settings of the store's servers regularly, and soon after a connection to the store broke. Never returns.
 async fn watch_store_servers(store: &Arc<dyn Store>) {
     let mut disconnects = store.disconnects();
     let mut checked_at = Instant::now();

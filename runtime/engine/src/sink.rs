@@ -52,9 +52,9 @@ impl LineSink {
     }
 
     /// Opens the file at the sink's path if all appended data is synced and the path no longer leads to the open file,
-    /// for example after log rotation. Creates a missing file. Returns a mark if another file is open now, which the
-    /// caller must store before it appends. It replaces the marks of this sink in all pending runs, whose messages the
-    /// store does not record as published yet.
+    /// for example after log rotation. Creates a missing file. If another file is open now, returns a mark, which the
+    /// caller must store before it appends. This mark replaces the marks of this sink in all pending runs (runs whose
+    /// messages the store has not recorded as published yet).
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),
@@ -80,8 +80,8 @@ impl LineSink {
     }
 
     /// Makes the appended data of a file durable. `unsynced` contains the lines since the previous sync. If another
-    /// process removed or truncated the file before the sync had ended, writes them a second time, and returns a mark
-    /// that replaces the marks of this sink in all pending runs.
+    /// process removed or truncated the file before the sync had ended, writes these lines a second time, and returns a
+    /// mark that replaces the marks of this sink in all pending runs.
     pub(crate) fn sync(&mut self, unsynced: &[u8]) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.sync(unsynced),

@@ -31,9 +31,9 @@ pub(crate) struct AccessRule {
     pub(crate) token: Option<Secret>,
 }
 
-/// If a token is configured, accepts only requests that present this token. Without a token, rejects requests whose
-/// header `Host` is neither `localhost` nor a loopback address, and requests that a browser may have sent for a web
-/// page of another origin.
+/// Accepts or rejects a request. If a token is configured, accepts only requests that present this token. Without a
+/// token, rejects a request in two cases: its header `Host` is neither `localhost` nor a loopback address, or a browser
+/// may have sent it for a web page of another origin.
 pub(crate) async fn check_access(
     State(guard): State<Arc<AccessRule>>,
     request: Request,
@@ -91,7 +91,8 @@ fn names_this_machine(headers: &HeaderMap) -> bool {
         || address.is_ok_and(|address: IpAddr| address.is_loopback())
 }
 
-/// True if the request has the header `Origin`, or if `Sec-Fetch-Site` names another site.
+/// Returns whether a web page of another origin may have caused the request: the request has the header `Origin`, or
+/// `Sec-Fetch-Site` names another site.
 fn is_from_web_page(headers: &HeaderMap) -> bool {
     let is_own = |site: &HeaderValue| site == "none" || site == "same-origin";
     headers.contains_key(ORIGIN) || headers.get_all(SEC_FETCH_SITE).iter().any(|site| !is_own(site))

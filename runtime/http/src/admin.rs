@@ -80,7 +80,8 @@ struct AdminState {
 }
 
 impl AdminState {
-    /// `once` states whether the process runs with `--once`: it then accepts no events over HTTP.
+    /// Creates the state of the listener. `once` states whether the process runs with `--once`, and therefore accepts
+    /// no events over HTTP.
     fn new(
         loaded: &LoadedConfig,
         once: bool,

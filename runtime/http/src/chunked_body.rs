@@ -12,8 +12,8 @@ use tokio::sync::OwnedSemaphorePermit;
 
 const CHUNK_BYTES: usize = 32 << 10;
 
-/// The unsent rest of a response. `_permit` is for a query of the store, or for the bytes of a request; `None` if the
-/// response holds no permit.
+/// The unsent rest of a response. `_permit` is the permit of a query of the store, or of the bytes of a request; `None`
+/// if the response holds no permit.
 pub(crate) struct ChunkedBody {
     rest: Bytes,
     _permit: Option<OwnedSemaphorePermit>,

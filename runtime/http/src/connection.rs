@@ -36,7 +36,7 @@ pub(crate) struct ListenerLimits {
     pub(crate) headers: usize,
     /// `true` if a connection may carry several requests, one after the other.
     pub(crate) keep_alive: bool,
-    /// A caller receives the response even after it has closed its side of the connection. With `true`, the listener
+    /// With `true`, a caller that has closed its side of the connection still receives the response. The listener then
     /// also processes the requests of callers that have disconnected.
     pub(crate) half_close: bool,
     /// Time limit for the headers of a request, counted from the start of the connection or from the end of the
@@ -118,7 +118,7 @@ fn close_oldest_idle(open: &mut VecDeque<OpenConnection>) -> bool {
     idle.inspect(|connection| connection.serving.abort()).is_some()
 }
 
-/// Closes the connection in such a way that the caller receives the last response.
+/// Serves a connection. Then closes it in such a way that the caller receives the last response.
 async fn serve_connection(
     mut stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -134,7 +134,8 @@ async fn serve_connection(
     }
 }
 
-/// Returns `Continue` if the caller may still be sending a request that this function no longer reads.
+/// Serves the requests of a connection until the connection must end. Returns `Continue` if the caller may still be
+/// sending a request that this function no longer reads.
 async fn serve_requests(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     router: Router,
@@ -204,8 +205,9 @@ async fn serve_requests(
     }
 }
 
-/// If the connection were closed immediately, the operating system would answer the bytes that the caller still sends
-/// with a reset. A caller that sends its whole request before it reads the response would then lose the response.
+/// Ends the sending side of a connection, and discards the bytes that the caller still sends. If the connection were
+/// closed immediately, the operating system would answer these bytes with a reset. A caller that sends its whole
+/// request before it reads the response would then lose the response.
 async fn linger(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
     let _ = stream.shutdown().await;
     let mut discarded = vec![0; LINGER_BUFFER_BYTES];
@@ -303,7 +305,8 @@ mod tests {
 
     const SLOW_RESPONSE_DELAY: Duration = Duration::from_secs(70);
 
-    /// The limits are those of the ingress. `/` answers a request without reading its body.
+    /// Connects to a test listener with the limits of the ingress. The path `/` answers a request without reading its
+    /// body.
     fn connect() -> DuplexStream {
         let slow = async || {
             tokio::time::sleep(SLOW_RESPONSE_DELAY).await;

@@ -53,9 +53,10 @@ use ordain_publish::AssignError;
 use ordain_store::{AssignItemReply, Store, StoreError};
 use ordain_util::shutdown::shutdown_requested;
 
-/// A producer usually keeps its connection open. Load balancers usually close an idle connection after 60 seconds. The
-/// listener waits longer, so that it does not close a connection on which a load balancer is about to send a request.
-/// The limit of headers is high because each attribute of an event is a header in the binary mode of CloudEvents.
+/// Limits for producers, which usually keep their connections open. Load balancers usually close an idle connection
+/// after 60 seconds. The listener waits longer, so that it does not close a connection on which a load balancer is
+/// about to send a request. The limit on the number of headers is high, because each attribute of an event is a header
+/// in the binary mode of CloudEvents.
 pub(crate) const INGRESS_LIMITS: ListenerLimits = ListenerLimits {
     listener: "the ingress",
     connections: 1_024,
@@ -231,8 +232,8 @@ async fn count_requests(
     answer
 }
 
-/// A sender of webhooks requests the permission to send events. The access control has already accepted the request, so
-/// its sender gets the permission.
+/// Grants a sender of webhooks the permission to send events. No further check is necessary, because the access control
+/// has already accepted the request.
 async fn allow_webhook(
     State(app): State<Arc<IngressState>>,
     stream: Result<Path<String>, PathRejection>,
@@ -264,8 +265,8 @@ fn no_events(headers: &HeaderMap) -> ProblemDetails {
     ProblemDetails::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, words)
 }
 
-/// The store has not made the events durable in time. The error contains the reason why requests to the store fail, if
-/// the reason is known.
+/// Returns the error of a request whose events the store has not made durable in time. The error contains the reason
+/// why requests to the store fail, if the reason is known.
 fn no_answer(intake: &Intake) -> ProblemDetails {
     let reason = intake.store_failure().map_or_else(String::new, |words| format!(" ({words})"));
     let words = format!("the store has not answered within {STORE_TIMEOUT:?}{reason}: try again");
@@ -403,8 +404,8 @@ impl IngressState {
         })
     }
 
-    /// If a partition of the stream in this process receives no events, the queue may stay full, so the error contains
-    /// the reason.
+    /// Returns the error of a request for a stream with a full queue. If a partition of the stream in this process
+    /// receives no events, the queue may stay full. The error then contains the reason.
     fn full_queue(&self, stream: &str, limit_setting: &str) -> ProblemDetails {
         let mut words = format!(
             "the queue of the stream has reached the limit `source.{limit_setting}`: try again"
@@ -427,8 +428,9 @@ impl IngressState {
         Err(ProblemDetails::unavailable(words).retry_after(RETRY_AFTER_SECONDS))
     }
 
-    /// Takes memory permits for the bytes of the body when they arrive. A client that announces a large body and does
-    /// not send it therefore takes no permits. Returns the body and its permits (`None` for an empty body).
+    /// Reads the body of a request, and takes memory permits for its bytes as they arrive. A client that announces a
+    /// large body but does not send it therefore takes no permits. Returns the body and its permits (`None` for an
+    /// empty body).
     async fn body(
         &self,
         body: Body,
@@ -466,8 +468,8 @@ impl IngressState {
     }
 }
 
-/// `place` locates the event in the request: `line` with a line number, or `index` with the index of the event; `None`
-/// if the request is a single event.
+/// Returns the error of one event of a request. `place` locates the event in the request: `line` with a line number, or
+/// `index` with the index of the event. `place` is `None` if the request is a single event.
 fn event_error(
     place: Option<(&str, usize)>,
     key: Option<&str>,
@@ -505,8 +507,8 @@ impl From<BodyError> for ProblemDetails {
     }
 }
 
-/// The response lists the accepted events. It occupies the request's memory permits (`room`) until the producer has
-/// received nearly all of it.
+/// Returns a response that lists the accepted events. The response occupies the request's memory permits (`room`) until
+/// the producer has received nearly all of the response.
 fn accepted(events: &[Value], room: Option<OwnedSemaphorePermit>) -> Response {
     let body = Body::new(ChunkedBody::new(json!({ "events": events }).to_string().into(), room));
     (StatusCode::ACCEPTED, [(CONTENT_TYPE, "application/json")], body).into_response()

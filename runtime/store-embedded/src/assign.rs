@@ -134,7 +134,7 @@ impl<'a> AssignChanges<'a> {
         Ok(answers)
     }
 
-    /// Processes the messages of an owner. The number of its commit, together with its id, identifies a message.
+    /// Processes the messages of an owner. The number of the commit and the id together identify a message.
     fn assign_owner_group(
         &mut self,
         group: &'a AssignGroup,
@@ -293,8 +293,8 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// If the origin has at least `TRIM_BLOCKS_THRESHOLD` blocks, removes the oldest blocks, up to `TRIM_BLOCKS_LIMIT`
-    /// blocks. Stops at the first block with a commit after `published_commit`.
+    /// Removes the oldest blocks of an origin, up to `TRIM_BLOCKS_LIMIT` blocks, if the origin has at least
+    /// `TRIM_BLOCKS_THRESHOLD` blocks. Stops at the first block with a commit after `published_commit`.
     fn trim_blocks(
         &mut self,
         table_key: &[u8],
@@ -338,8 +338,9 @@ impl<'a> AssignChanges<'a> {
         Ok(self.queues.values().any(|filling| filling.queue.ends.len() >= limit))
     }
 
-    /// If the producer has numbered the message, this number identifies it; otherwise its id does. If the destination
-    /// numbers no messages, every message is new. Refuses a lost message that would not get its earlier number.
+    /// Processes a message of a producer. A message with a number of its producer is identified by this number, and any
+    /// other message by its id. If the destination numbers no messages, every message is new. Refuses a lost message
+    /// that would not get its earlier number.
     fn put_by_id(&mut self, item: &'a AssignItem) -> Result<AssignItemReply, AssignFailure> {
         let to = &self.assign.destination;
         let event = &item.event;
@@ -404,11 +405,12 @@ impl<'a> AssignChanges<'a> {
         Ok(stored.and_then(|stored| self.decode_published(own, &stored)))
     }
 
-    /// Returns `None` if no reader of the destination has events of the key with higher numbers than the store has
-    /// given. Otherwise returns the refusal: [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the
-    /// highest of these numbers, or [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these
-    /// numbers. If the call publishes lost events again, returns [`Self::lost_reply`] instead of the refusal. In this
-    /// case, also ignores early dead letters, because the store cannot compare an event with such a letter.
+    /// Checks whether a reader of the destination (a stream) has events of the key with higher numbers than the store
+    /// has given. Returns `None` if no reader has such events. Otherwise returns the refusal. The refusal is
+    /// [`AssignItemReply::KeyEnded`] if the key has ended in the reader with the highest of these numbers. Otherwise,
+    /// it is [`AssignItemReply::NumberedElsewhere`] with the sequence after the highest of these numbers. If the call
+    /// publishes lost events again, returns [`Self::lost_reply`] instead of the refusal. In this case, also ignores
+    /// early dead letters, because the store cannot compare an event with such a letter.
     fn numbered_elsewhere(
         &self,
         event: &Event,
@@ -443,10 +445,9 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Returns the reply to an event that a producer publishes again because the store lost its number. `next` is the
-    /// next number of the event's key. Returns `None` if every reader that has this number has the same event under
-    /// this number: the store then gives the event this number. If the key has ended, the store gives no number, so
-    /// that the key does not start again. In this case, the event counts as settled if the readers have it under any
-    /// sequence.
+    /// next number of the event's key. If every reader that has this number has the same event under it, returns
+    /// `None`, and the store gives the event this number. If the key has ended, the store gives no number, so that the
+    /// key does not start again. In this case, the event counts as settled if the readers have it under any sequence.
     fn lost_reply(
         &self,
         event: &Event,
@@ -506,8 +507,8 @@ impl<'a> AssignChanges<'a> {
     }
 
     /// Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
-    /// Usually the last event of the key sets this time. The store has lost this event, so the counter would otherwise
-    /// stay for ever.
+    /// Usually the last event of the key sets the expiry time of the counter. But the store has lost this event, so the
+    /// counter would otherwise stay for ever.
     fn end_counter(
         &mut self,
         key: &'a str,
@@ -529,7 +530,8 @@ impl<'a> AssignChanges<'a> {
         Ok(())
     }
 
-    /// The arguments are the unexpired record of the key and the name of the reader.
+    /// Calls `visit` for each reader of the destination that has an unexpired record of the key, with the name of the
+    /// reader and the record.
     fn each_reader(
         &self,
         key: &str,
@@ -694,7 +696,7 @@ fn corrupt(words: impl std::fmt::Display) -> StoreError {
     StoreError::Corrupt(words.to_string())
 }
 
-/// An entry of the time index lists the expired records. Returns their number.
+/// Removes the expired records that an entry of the time index lists. Returns the number of these records.
 pub(super) fn remove_expired(
     tables: &Tables,
     batch: &mut OwnedWriteBatch,

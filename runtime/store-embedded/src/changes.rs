@@ -106,8 +106,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// First reads all entries on which the write depends. If one of these entries is damaged, the store refuses the
-    /// whole write, and the write changes nothing.
+    /// Applies a write if its condition holds. First reads all entries on which the write depends. If one of these
+    /// entries is damaged, the store refuses the whole write, and the write changes nothing.
     fn check_and_apply(
         &mut self,
         index: usize,
@@ -255,8 +255,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Keeps an expiry entry whose time is not later than the new expiry time: when the time of the entry comes, the
-    /// sweep moves it. One such move costs less than a move with every write.
+    /// Updates the expiry entry of a key record. Keeps an entry whose time is not later than the new expiry time: when
+    /// the time of the entry comes, the sweep moves the entry. One such move costs less than a move with every write.
     fn expiry(&mut self, table_key: &[u8], mut envelope: RecordEnvelope) -> RecordEnvelope {
         let entry = envelope.expiry_entry;
         let at = envelope.expire_at;
@@ -297,8 +297,8 @@ impl<'a> BatchChanges<'a> {
         }
     }
 
-    /// Returns the indexes of the orphan dead letters that are not new, because the store already has them or the batch
-    /// repeats them.
+    /// Adds the orphan dead letters to the batch of the engine. Returns the indexes of the letters that are not new,
+    /// because the store already has them, or because `batch` repeats them.
     pub(super) fn put_orphan_letters(
         &mut self,
         batch: &Batch,

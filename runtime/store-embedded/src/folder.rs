@@ -44,8 +44,8 @@ const IDENTITY_HEADING: &str = "ordain embedded store";
 pub(super) struct StoreFolder {
     path: PathBuf,
     /// The engine's folder, locked by [`lock_data`], and kept open so that `still_exists` can compare it with the
-    /// folder at the path. The fields are dropped in the order of their declaration, so that a process that locks the
-    /// file `lock` also finds this folder unlocked.
+    /// folder at the path. Fields are dropped in the order of their declaration, so this folder is unlocked before the
+    /// file `lock`. A process that can lock the file can therefore also lock this folder.
     data: LockedFile,
     lock: LockedFile,
     /// `true` if all data is on the disk and the store will write nothing more.
@@ -365,9 +365,9 @@ fn is_own_lock(path: &Path) -> Result<bool, StoreError> {
     Ok(content.iter().all(|byte| *byte == 0) || (is_id && text.lines().count() > 1))
 }
 
-/// Returns the URL of the admin listener of the process that has the folder open; `None` if no process has the folder
-/// open, or if the process has no admin listener. Returns an error if that process runs in another network, because
-/// another process may listen at this URL in the network of this process.
+/// Returns the URL of the admin listener of the owner: the process that has the folder open. Returns `None` if no
+/// process has the folder open, or if the owner has no admin listener. Returns an error if the owner runs in another
+/// network, because another program may listen at this URL in the network of this process.
 pub(super) fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreError> {
     let Ok(mut lock) = File::open(path.join(LOCK_FILE)) else { return Ok(None) };
     let is_open = matches!(lock.try_lock_shared(), Err(TryLockError::WouldBlock));

@@ -93,8 +93,8 @@ fn has_batch(journal: &Path) -> io::Result<bool> {
     Ok(first == [START_TAG])
 }
 
-/// The offset after the last readable batch; `None` if only zeros follow, because the engine fills preallocated space
-/// with zeros.
+/// Returns the offset after the last readable batch; `None` if only zeros follow this batch, because the engine fills
+/// preallocated space with zeros.
 fn unreadable_from(journal: &[u8]) -> Option<usize> {
     let mut rest = journal;
     let mut end = 0;
@@ -122,8 +122,8 @@ pub(super) fn rewrite_journals(folder: &Path, before: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Copies through memory: a copy by the operating system (`fs::copy`) may share disk blocks with the original, and
-/// would not write the data to the disk again.
+/// Copies a file through memory. A copy by the operating system (`fs::copy`) could share disk blocks with the original,
+/// and would then not write the data to the disk again.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     let mut from = File::open(from)?;
     let mut to = File::create(to)?;
@@ -186,7 +186,8 @@ fn first_torn(journal: &[u8]) -> Option<usize> {
     }
 }
 
-/// Returns whether the checksum is correct; `None` if `rest` does not begin with a whole batch.
+/// Removes the batch at the beginning of `rest`. Returns whether its checksum is correct; `None` if `rest` does not
+/// begin with a whole batch.
 fn skip_batch(rest: &mut &[u8]) -> Option<bool> {
     let [START_TAG, ..] = take::<13>(rest)? else { return None };
     let mut hash = Xxh3Default::new();

@@ -230,7 +230,8 @@ pub(super) fn assigned_block(origin: &[u8], number: u64) -> Vec<u8> {
     [origin, &number.to_be_bytes()].concat()
 }
 
-/// `which` distinguishes entries with the same time.
+/// Returns the table key of an entry in the time index for expiring records of a destination. `which` distinguishes
+/// entries with the same time.
 pub(super) fn retained_age(at: u64, which: u64) -> Vec<u8> {
     timed(RETAINED_AGE_TAG, at, &which.to_be_bytes())
 }
@@ -241,8 +242,8 @@ pub(super) const GROUPS: [u8; 1] = [COMMITS_TAG];
 /// The table key of the time at which a process first saw that the machine's clock was far ahead of the store's time.
 pub(super) const CLOCK_JUMP: [u8; 1] = [CLOCK_JUMP_TAG];
 
-/// Each fence contains the time of its last commit. This entry contains the newest time that the store has written for
-/// another reason, for example when it assigned messages.
+/// The table key of the newest time that the store has written for another reason than a commit, for example when it
+/// assigned messages. The time of a commit is in the fence.
 pub(super) const CLOCK_TIME: [u8; 1] = [CLOCK_TIME_TAG];
 
 pub(super) fn mark(name: &str) -> Vec<u8> {

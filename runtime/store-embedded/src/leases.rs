@@ -26,7 +26,8 @@ pub(super) struct MembershipRegistry {
 }
 
 impl MembershipRegistry {
-    /// `encoded_rollouts` contains each stream with the stored form of its rollout. Omits unreadable rollouts.
+    /// Creates a registry with the stored rollouts. `encoded_rollouts` contains each stream with the stored form of its
+    /// rollout. Omits unreadable rollouts.
     pub(super) fn new(encoded_rollouts: impl Iterator<Item = (String, Vec<u8>)>) -> Self {
         let rollouts = encoded_rollouts.filter_map(|(stream, text)| {
             let rollout = versions::decode(std::str::from_utf8(&text).ok()?)?;

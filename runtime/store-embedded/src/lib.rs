@@ -125,10 +125,10 @@ impl EmbeddedOptions {
     }
 }
 
-/// Returns the URL of the admin listener of a process: the process that has opened the store in this folder. Returns
-/// `None` if no process has the store open, or if the process has no admin listener. Returns [`StoreError::InUse`] if
-/// the process runs on another machine or in another network namespace: in the network of this process, another process
-/// may listen at the URL.
+/// Returns the URL of the admin listener of the owner: the process that has opened the store in this folder. Returns
+/// `None` if no process has the store open, or if the owner has no admin listener. Returns [`StoreError::InUse`] if the
+/// owner runs on another machine or in another network namespace, because another program may listen at the URL in the
+/// network of this process.
 pub fn admin_url_of_owner(path: &Path) -> Result<Option<String>, StoreError> {
     folder::admin_url_of_owner(path)
 }
@@ -254,7 +254,8 @@ impl EmbeddedStore {
         failed.unwrap_or_else(|| StoreError::Unavailable("the store is closing".to_owned()))
     }
 
-    /// If the engine blocks the writer thread for ever, the thread cannot report this itself.
+    /// Checks that the engine still accepts writes. If the engine blocks the writer thread for ever, the thread cannot
+    /// report this itself.
     async fn check_engine(&self) -> Result<(), StoreError> {
         let shared = self.shared.clone();
         let pushed = spawn_blocking(move || {

@@ -5,8 +5,8 @@ use super::shared::SharedStore;
 use super::tables::{is_damage, read_error, reason};
 use ordain_store::{KeyResult, StoreError};
 
-/// If a block of a file is damaged, returns an error that concerns only this key, so that the caller can still read
-/// other keys.
+/// Converts the result of a read of one key. If the read failed because a block of a file is damaged, returns an error
+/// that concerns only this key, so that the caller can still read other keys.
 pub(super) fn of_key<T>(
     shared: &SharedStore,
     read: fjall::Result<KeyResult<T>>,
@@ -18,7 +18,8 @@ pub(super) fn of_key<T>(
     }
 }
 
-/// The table key is from [`keys::event`](super::keys::event) or [`keys::retained`](super::keys::retained).
+/// Returns the sequence at the end of a table key from [`keys::event`](super::keys::event) or
+/// [`keys::retained`](super::keys::retained).
 pub(super) fn sequence_of(table_key: &[u8]) -> u64 {
     table_key.last_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
 }

@@ -14,8 +14,9 @@ use super::tables::Tables;
 /// keys of ordinary size. A value that the engine also has in memory takes no additional memory in the cache.
 const HALF_BYTES_LIMIT: usize = 8 << 20;
 
-/// A cache of two halves. Each written key record goes into the young half. When the young half is full, it replaces
-/// the old half. The cache then drops the key records that were not written since the previous replacement.
+/// A cache of two halves. Each written key record goes into the young half. When the young half is full, it becomes the
+/// old half, and a new young half begins. The cache then drops the previous old half, and with it each key record that
+/// was not written since the previous replacement.
 #[derive(Default)]
 pub(super) struct RecordCache {
     young: HashMap<Slice, Slice, RandomState>,
@@ -43,8 +44,8 @@ impl RecordCache {
         }
     }
 
-    /// The caller must call this function when it removes the key record from the tables, or changes it there without
-    /// calling [`Self::put`].
+    /// Removes a key record from the cache. The caller must call this function when it removes the key record from the
+    /// tables, or changes it there without calling [`Self::put`].
     pub(super) fn remove(&mut self, table_key: &[u8]) {
         if let Some(before) = self.young.remove(table_key) {
             self.bytes -= table_key.len() + before.len();

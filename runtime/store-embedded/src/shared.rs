@@ -36,13 +36,14 @@ impl SharedStore {
         Self { tables, clock, due, dead_ttl, shards, failure, folder }
     }
 
-    /// After a failed write, the content of the disk is unknown, so the store must answer no more requests. It can read
-    /// the real content only when it is opened again.
+    /// Disables this store after an error of the engine. After a failed write, the content of the disk is unknown, so
+    /// the store must answer no more requests. It can read the real content only when it is opened again.
     pub(super) fn fail(&self, error: &fjall::Error) {
         self.disable(&failure(self.folder.path(), error));
     }
 
-    /// A panic counts as damage, because damaged data on the disk makes assertions of the engine fail.
+    /// Disables this store because its data is damaged. A panic counts as damage, because damaged data on the disk
+    /// makes assertions of the engine fail.
     pub(super) fn fail_damaged(&self, words: &str) {
         self.disable(&damage_error(self.folder.path(), words));
     }
@@ -106,8 +107,8 @@ impl SharedStore {
     }
 }
 
-/// Only the message of a failed read or write states that no acknowledged event is lost, because damage and other
-/// errors may lose data.
+/// Returns the text about an error of the engine. The text promises that no acknowledged event is lost only if a read
+/// or write failed, because damage and other errors may lose data.
 fn failure(folder: &Path, error: &fjall::Error) -> String {
     if is_damage(error) {
         return damage_error(folder, &reason(error));
@@ -146,7 +147,8 @@ pub(super) struct DueWatermark {
 }
 
 impl DueWatermarks {
-    /// The caller must call this function before it takes the snapshot for the read.
+    /// Returns the watermark for a read of the due index. The caller must call this function before it takes the
+    /// snapshot of the tables for this read.
     pub(super) fn get(&self, partition: &Partition) -> DueWatermark {
         let marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         marks.get(partition).copied().unwrap_or_default()
@@ -167,7 +169,7 @@ impl DueWatermarks {
         }
     }
 
-    /// If the watermark is later than `at`, lowers it to `at`, because a write has added an entry with this time. The
+    /// Lowers the watermark to `at` if the watermark is later, because a write has added an entry with this time. The
     /// caller must call this function after the entry has become visible to readers.
     pub(super) fn lower(&self, partition: &Partition, at: u64) {
         let mut marks = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -168,7 +168,8 @@ fn complete_search() -> FoundEvents {
     FoundEvents { events: Vec::new(), until: u64::MAX }
 }
 
-/// Ends before the next event when the memory of the events reaches [`FOUND_BYTES_LIMIT`].
+/// Returns the spilled events with sequences in `range`. Ends before the next event when the memory of the events
+/// reaches [`FOUND_BYTES_LIMIT`].
 fn spilled(
     shared: &SharedStore,
     snapshot: &Snapshot,

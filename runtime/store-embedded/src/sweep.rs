@@ -164,8 +164,8 @@ impl ExpirySweep {
     }
 }
 
-/// The record is removed, or the entry moves if the key record expires later. Returns the number of changed entries,
-/// and the new time of a moved entry (`u64::MAX` if no entry was moved).
+/// Handles an expiry entry whose time has come: removes the key record or, if the key record expires later, moves the
+/// entry. Returns the number of changed entries, and the new time of a moved entry (`u64::MAX` if no entry was moved).
 fn sweep_key_record(
     shared: &SharedStore,
     recent: &mut RecordCache,

@@ -85,7 +85,8 @@ impl Tables {
         tables.sync().map_err(|error| open_error(folder, &error))
     }
 
-    /// If the engine refuses the newest journal, removes a torn batch from the end of this journal, and tries again.
+    /// Opens the engine and its tables. If the engine refuses the newest journal, removes a torn (incomplete) batch
+    /// from the end of this journal, and tries again.
     pub(super) fn open(folder: &Path, cache: u64) -> Result<Self, StoreError> {
         match Self::try_open(folder, cache) {
             Err(EngineOpenError::Engine(fjall::Error::JournalRecovery(_))) => {
@@ -148,8 +149,8 @@ impl Tables {
         })
     }
 
-    /// A sync without the file's metadata is enough, because the space of the journal is preallocated and its length
-    /// does not change.
+    /// Makes all written data durable. A sync without the file's metadata is enough, because the space of the journal
+    /// is preallocated and its length does not change.
     pub(super) fn sync(&self) -> fjall::Result<()> {
         self.db.persist(PersistMode::SyncData)
     }
@@ -159,8 +160,8 @@ impl Tables {
     }
 }
 
-/// The key that the engine returns is a slice of its block. A pending removal that kept this slice would keep the whole
-/// block, with its values, in memory.
+/// Returns a copy of an entry's key. The key that the engine returns is a slice of a block. A pending removal that kept
+/// this slice would keep the whole block, with its values, in memory.
 pub(super) fn copy_key(entry: Guard) -> fjall::Result<Slice> {
     Ok(Slice::new(&entry.key()?))
 }
@@ -171,8 +172,8 @@ pub(super) fn into_owned_bytes(value: fjall::Slice) -> Bytes {
     if value.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&value) } else { value.into() }
 }
 
-/// Returns `false` for a failed read or write, for an engine that has stopped, and for a database that another process
-/// has open. Any other error counts as damage.
+/// Returns whether an error counts as damage of the data. Returns `false` for a failed read or write, for an engine
+/// that has stopped, and for a database that another process has open. Returns `true` for any other error.
 pub(super) fn is_damage(error: &fjall::Error) -> bool {
     use fjall::{Error, LsmError};
     !matches!(

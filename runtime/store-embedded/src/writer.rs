@@ -34,9 +34,9 @@ use ordain_store::{
     Partition, StoreError,
 };
 
-/// When the channel is full, callers wait until it has space. Each shard of a partition has at most one commit in
-/// progress. Commits alone therefore fill the channel only if the number of partitions times the number of shards
-/// reaches this limit.
+/// The number of requests that fit into the channel to the writer thread. When the channel is full, callers wait until
+/// it has space. Each shard of a partition has at most one commit in progress. Commits alone therefore fill the channel
+/// only if the number of partitions times the number of shards reaches this limit.
 pub(super) const REQUEST_QUEUE_LIMIT: usize = 256;
 
 /// The maximum number of requests in a group (requests that one sync makes durable). The limit prevents the first
@@ -289,7 +289,8 @@ impl StoreWriter {
         Ok(Some(ClaimedPartition { claim, commits }))
     }
 
-    /// The writer thread does not sync this change, because writes that depend on it come later in the same journal.
+    /// Moves key records to a partition. The writer thread does not sync this change, because writes that depend on it
+    /// come later in the same journal.
     fn take_over(&mut self, partition: &Partition, keys: &[Key]) -> fjall::Result<()> {
         let tables = &self.shared.tables;
         let now = self.shared.clock.now();

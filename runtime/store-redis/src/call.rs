@@ -18,8 +18,8 @@ use ordain_util::backoff::Backoff;
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(20), Duration::from_secs(1));
 
 impl RedisStore {
-    /// The argument that all scripts have contains the offset that the script adds to the server's time, and the time
-    /// of the store's clock with the same offset.
+    /// Creates a call of a script, with the first argument of all scripts. This argument contains two numbers: an
+    /// offset that the script adds to the server's time, and the time of the store's clock plus the same offset.
     pub(super) fn script_call(&self, script: &LuaScript, keys: &[String]) -> Cmd {
         let mut call = script.call(keys);
         match &self.clock {
@@ -32,7 +32,8 @@ impl RedisStore {
         call
     }
 
-    /// Commits do not use this function, because the caller of a commit decides whether to repeat it.
+    /// Runs a script, and repeats the call if another try may succeed. Commits do not use this function, because the
+    /// caller of a commit decides whether to repeat it.
     pub(super) async fn run_script(
         &self,
         script: &LuaScript,
@@ -105,7 +106,8 @@ impl RedisStore {
         }
     }
 
-    /// If no key in `keys` has a wrong type, returns an error with the text `words`.
+    /// Returns an error that names the first Redis key in `keys` with a wrong type. If no key has a wrong type, returns
+    /// an error with the text `words`.
     pub(super) async fn wrong_type_error(&self, words: String, keys: Vec<String>) -> StoreError {
         for key in keys {
             let Some(right) = type_of(&key) else { continue };

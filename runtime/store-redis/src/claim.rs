@@ -65,9 +65,9 @@ pub(super) fn missing_record(store: &RedisStore) -> StoreError {
     ))
 }
 
-/// Forgets which partitions this process has registered. Before the process adds entries to the queue of a partition
-/// the next time, it therefore checks the record of the store and registers the partition, as for the first entries. A
-/// claim always makes this check.
+/// Forgets which partitions this process has registered. The next time that the process adds entries to the queue of a
+/// partition, it therefore checks the record of the store and registers the partition again. A claim always checks this
+/// record.
 pub(super) fn forget_registrations(store: &RedisStore) {
     store.registered_partitions.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }

@@ -3,15 +3,16 @@
 //! A Redis server may have a wrong clock for a while, and expired data is removed for good. Each process therefore has
 //! a [`StoreClock`], which follows the clock of the server. In a Cluster, the clock of the server is the lowest of the
 //! clocks of all masters, so that a single clock that is far ahead does not make data expire. The process regularly
-//! reads the clock of the server, and only a read advances the [`StoreClock`] by more than the time that the process
+//! reads the clock of the server. Between two reads, the [`StoreClock`] advances only by the time that the process
 //! measures itself. If the server's clock jumps forward, the [`StoreClock`] follows only after later reads have
 //! confirmed the jump ([`MonotonicClock`]). Each call of a script contains the time of this clock. The scripts compare
 //! it with the time of their own server (`expiry_times` in `scripts/common.lua`).
 //!
 //! The Redis key `store` has a record of the clock, so that the clock of the next process continues from it. The record
 //! is a field that other versions of Ordain ignore. If the store goes back in time, the record goes back too, and the
-//! next process then keeps data longer. Running processes take a later time from the record too. Therefore, if one
-//! process has followed a jump, all other processes follow it at their next read, even if the jump has ended.
+//! next process then keeps data longer. A running process also takes the time in the record if this time is later than
+//! its own. Therefore, if one process has followed a jump, all other processes follow it at their next read, even if
+//! the jump has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -31,11 +32,12 @@ use super::value::{array, number, text};
 /// The interval between two reads of the server's clock. Between two reads, the process measures the time itself.
 const READ_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Each time in an undamaged record of the clock is below this number, in ms since the Unix epoch. The scripts have the
-/// same limit (`EXACT` in `scripts/common.lua`).
+/// The upper limit of the times in the record of the clock, in ms since the Unix epoch. A record with a higher time is
+/// damaged. The scripts have the same limit (`EXACT` in `scripts/common.lua`).
 const RECORD_TIME_LIMIT: u64 = 1 << 52;
 
-/// The first argument of a call of a script before the process has its [`StoreClock`]: nothing has expired.
+/// The first argument of a script call before the process has its [`StoreClock`]. With this argument, no data counts as
+/// expired.
 pub(super) const NO_TIMES: &str = "0 0";
 
 /// The record of the clock in the Redis key `store`. Both times are in ms since the Unix epoch.
@@ -106,8 +108,8 @@ impl StoreClock {
         self.clock.time()
     }
 
-    /// This is the only function that advances the clock by more than the time since the previous call. Returns the new
-    /// record; `None` if the store must not change its record.
+    /// Updates the clock after a read of the server's clock. Only this function advances the clock by more than the
+    /// time since the previous call. Returns the new record; `None` if the store must not change its record.
     fn update(&self, reading: ClockReading) -> Option<ClockRecord> {
         let ClockReading { time, stored } = reading;
         self.server_time.store(time, Ordering::Relaxed);
@@ -121,9 +123,9 @@ impl StoreClock {
         self.is_behind.load(Ordering::Relaxed)
     }
 
-    /// Returns the record with the present time and this time of a jump; `None` if the stored record has the same jump
-    /// and a time that is new enough. While the clock of the server is behind, the time of the next process continues
-    /// from the record, so the record must then have the present time.
+    /// Returns a new record with the present time, and with `jump`. Returns `None` if the stored record has the same
+    /// jump and is recent enough. While the clock of the server is behind, the record must have the present time,
+    /// because the clock of the next process continues from the record.
     fn record_with(&self, jump: u64, stored: ClockRecord) -> Option<ClockRecord> {
         let now = self.now();
         let lead = if self.is_behind() { 0 } else { CLOCK_LEAD_LIMIT_MS };

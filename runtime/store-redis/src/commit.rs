@@ -239,8 +239,8 @@ fn spilled_event(event: &Event) -> Vec<u8> {
     value
 }
 
-/// Decodes the reply of the commit script; `None` if the reply is not valid. A refusal is not valid if its fence
-/// permits the commit.
+/// Decodes the reply of the commit script; `None` if the reply is not valid. A refusal contains the fence of the shard;
+/// the refusal is not valid if this fence permits the commit.
 pub(super) fn parse_reply(answer: Value, claim: Claim, number: u64) -> Option<CommitReply> {
     let answer = bytes(answer)?;
     match answer.split_first()? {

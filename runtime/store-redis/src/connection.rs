@@ -1,8 +1,8 @@
 //! The connections: to one server, to the master that Sentinels name, or to all masters of a Cluster.
 //!
 //! After a connection has broken, the next call opens a new connection; concurrent calls share the result of one
-//! attempt to connect. A server executes each call at most once. In a Cluster, this module repeats a call only if no
-//! node has executed the call. This is so if a node has redirected or refused the call, or if no connection to the node
+//! attempt to connect. A server executes each call at most once. In a Cluster, this module repeats a call only if it
+//! knows that no node has executed the call: a node has redirected or refused the call, or no connection to the node
 //! could be opened. In all other cases the caller decides whether to repeat a call, because only the caller can judge
 //! whether a repetition is harmless.
 
@@ -192,7 +192,8 @@ impl RedisConnection {
         answer.map(|value| value.unwrap_or(Value::Nil))
     }
 
-    /// Returns `None`, and sends nothing, if the count of [`Self::disconnects`] exceeds `breaks`.
+    /// Sends a command as [`Self::call`] does, unless the count of [`Self::disconnects`] exceeds `breaks`. In this
+    /// case, sends nothing and returns `None`.
     pub(super) async fn call_unless_broken(
         &self,
         cmd: &Cmd,

@@ -11,9 +11,9 @@ use super::names::RedisKeyKind;
 use super::value::{array, bytes, number, parts, unexpected_reply};
 use ordain_store::{DueIndex, Partition, StoreError};
 
-/// The fixed part of the number of entries that a read requests from each shard. The share of a shard is the limit of
-/// the read divided by the number of shards. A read requests twice this share, plus the fixed part, but at most the
-/// limit of the read. The share alone would often not be enough, because shards have different numbers of entries.
+/// A part of the number of entries that a read requests from each shard. The share of a shard is the limit of the read
+/// divided by the number of shards. The read requests from each shard twice this share plus `SPARE_ENTRIES`, but never
+/// more than its limit. The share alone would often not be enough, because shards have different numbers of entries.
 const SPARE_ENTRIES: usize = 16;
 
 #[async_trait]

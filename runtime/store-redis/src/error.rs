@@ -14,7 +14,7 @@ use ordain_util::text::escape_invisible;
 /// The maximum number of characters of a server's text that an error or a log line shows.
 const DISPLAY_LIMIT: usize = 400;
 
-/// Adds a hint if the URL may be wrong about TLS.
+/// Adds the address and the login to an error. Also adds a hint if the URL may be wrong about TLS.
 pub(super) fn with_address(url: &RedisUrl, error: StoreError) -> StoreError {
     let address = url.newest();
     let user = match (&address.user, &address.password) {
@@ -94,7 +94,8 @@ pub(super) fn error_text(error: &RedisError) -> String {
     }
 }
 
-/// `None` for an error whose own text contains the next step. `words` is the text of the error.
+/// Returns the next step for the operator; `None` for an error whose own text contains the next step. `words` is the
+/// text of the error.
 fn advice(error: &RedisError, words: &str) -> Option<&'static str> {
     if error.code() == Some("NOAUTH") || words.contains("unauthenticated") {
         return Some("The server requires a password: add it to `store.url`");
@@ -141,7 +142,8 @@ fn tls_error(error: &RedisError) -> Option<&rustls::Error> {
     cause.downcast_ref::<io::Error>()?.get_ref()?.downcast_ref()
 }
 
-/// The arguments are at the end of the text, and may contain a password or the data of an event.
+/// Removes the arguments of the command from the end of a server's text. The arguments may contain a password or the
+/// data of an event.
 pub(super) fn without_arguments(words: &str) -> &str {
     words.split_once(", with args beginning with").map_or(words, |(command, _)| command)
 }

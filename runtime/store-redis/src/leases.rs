@@ -169,7 +169,8 @@ impl RedisStore {
     }
 }
 
-/// Returns `None` for a row with an invalid id: another program has written such a row, and no lease names its id.
+/// Decodes a member from a row of the membership table. Returns `None` for a row with an invalid id: another program
+/// has written such a row, and no lease names its id.
 fn member(row: Value, what: &str) -> Result<Option<(InstanceId, MemberRecord)>, StoreError> {
     let [id, lasts, info, report] = parts(row, what)?;
     let Some(id) = text(id).and_then(|id| id.parse().ok()) else { return Ok(None) };

@@ -29,9 +29,9 @@ use ordain_store::{
 
 /// The maximum number of sequences that one call of the script `retained` requests.
 const SEQUENCES_LIMIT: usize = 1_000;
-/// If there are more wanted sequences than this number, the store may first find the sequences that have retained
-/// messages ([`is_scan_shorter`]). The number of wanted sequences has no limit, because a gap may be wide. The number
-/// of retained messages is limited.
+/// If a caller requests the messages of more sequences than this number, the store may first find the sequences that
+/// have retained messages ([`is_scan_shorter`]). The number of requested sequences has no limit, because a gap may be
+/// wide. The number of retained messages is limited.
 const WANTED_SEQUENCES_LIMIT: u64 = 100 * SEQUENCES_LIMIT as u64;
 /// The approximate number of fields that a scan of the log examines in the time that the search for one sequence takes.
 const SCANNED_FIELDS: u64 = 5;
@@ -276,9 +276,10 @@ async fn fields_of(store: &RedisStore, name: &str) -> Result<u64, StoreError> {
     number(&fields).ok_or_else(|| unexpected_reply("HLEN"))
 }
 
-/// Returns the wanted sequences for which the log, whose Redis key is in `names`, has retained messages of the key.
-/// Each range of the result contains one sequence. The duration of this search depends on the number of fields of the
-/// log, not on the number of wanted sequences. `wanted` must be in ascending order.
+/// Returns the sequences in `wanted` for which the log of the destination has retained messages of the key. `names`
+/// contains the Redis key of the log. Each range of the result contains one sequence. The duration of this search
+/// depends on the number of fields of the log, not on the number of wanted sequences. `wanted` must be in ascending
+/// order.
 async fn retained_sequences(
     store: &RedisStore,
     names: &[String],
@@ -318,7 +319,8 @@ async fn retained_sequences(
 const EMPTY_QUEUE: QueueEnds =
     QueueEnds { first: 1, last: QueuePosition { number: 0, history: 0 } };
 
-/// Returns the ends of an empty queue for a damaged record, because the scripts that read the queue report the damage.
+/// Decodes the record with the ends of a queue. For a damaged record, returns the ends of an empty queue, because the
+/// scripts that read the queue report the damage.
 fn parse_ends(found: &[u8]) -> QueueEnds {
     match found.as_chunks::<8>() {
         ([first, last, history, _], []) => QueueEnds {
@@ -336,8 +338,8 @@ fn writer_id(writer: u64) -> String {
     format!("{writer:016x}")
 }
 
-/// The record has the time when it expires, and then the ranges of the calls that the shard has processed. Returns
-/// these calls.
+/// Decodes the record of a writer, and returns the calls that the shard has processed. The record contains its expiry
+/// time, and then the ranges of the numbers of these calls.
 fn parse_calls(record: &[u8]) -> Option<WriterCalls> {
     let (_, ranges) = record.split_first_chunk::<8>()?;
     let (ranges, []) = ranges.as_chunks::<16>() else { return None };
@@ -357,7 +359,8 @@ impl RedisStore {
         StoreError::RolledBack
     }
 
-    /// A reply has shown that the store went back in time. The store may have lost other confirmed writes too.
+    /// Records that a reply has shown a store rollback: the store went back in time. The store may then have lost other
+    /// confirmed writes too.
     pub(super) fn record_rollback(&self) {
         self.rollbacks.fetch_add(1, Ordering::SeqCst);
     }
@@ -538,7 +541,7 @@ fn parse_reply(answer: &Bytes, assign: &AssignRequest) -> Option<AssignReply> {
     rest.is_empty().then_some(AssignReply::Groups(replies, runs))
 }
 
-/// The commit in the position is 0 if the store has assigned no messages for the owner yet.
+/// Decodes an outbox position. The commit in the position is 0 if the store has assigned no messages for the owner yet.
 fn parse_position(bytes: &[u8; 12]) -> Option<OutboxPosition> {
     let (commit, chunk) = bytes.split_first_chunk::<8>()?;
     let chunk = chunk.first_chunk::<4>()?;

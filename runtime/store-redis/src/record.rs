@@ -31,7 +31,8 @@ const ENVELOPE_BYTES: usize = 1 + 1 + 8 + 8 + 8 + 4;
 /// state would need more memory, and would make reads and writes slower.
 const INLINE_STATE_BYTES: usize = 4 << 10;
 
-/// A larger number would make each new id rewrite more bytes; a smaller number would need more memory for each id.
+/// The number of accepted ids that share one hash field (a block). With a larger number, the write of each new id would
+/// rewrite more bytes. With a smaller number, each id would need more memory.
 pub(super) const IDS_PER_BLOCK: u64 = 16;
 
 /// The maximum number of ids of one key that a script reads or removes. The remembered ids and the spilled events of a

@@ -1,5 +1,5 @@
-//! Logs warnings at intervals while requests to the store fail. Logs one message when no failed request remains: each
-//! failed request has then succeeded, or its caller has given it up.
+//! Logs warnings at intervals while requests to the store fail. Logs one message when each failed request has
+//! succeeded, or its caller has given it up.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,13 +15,14 @@ pub(super) const WARN_INTERVAL: Duration = Duration::from_secs(5);
 /// second, and each try takes at most 13 seconds: 3 seconds to connect and 10 seconds for the response. An older reason
 /// therefore usually belongs to an earlier failure.
 const REASON_AGE_LIMIT: Duration = Duration::from_secs(15);
-/// If the newest failure of a request is older than this time, the caller probably does not repeat the request any
-/// more, for example because the process has lost the partition. The failures of a request that the caller repeats
-/// follow each other within 18 seconds. One try takes at most 13 seconds. The sequencer sends a failed commit again
-/// after at most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
+/// If the newest failure of a request is older than this time, the caller has probably given up the request, for
+/// example because the process has lost the partition. While the caller repeats a request, at most 18 seconds lie
+/// between two of its failures. One try takes at most 13 seconds. The sequencer sends a failed commit again after at
+/// most 5 seconds, and callers repeat all other requests sooner. The rest is a reserve for a busy process.
 const GIVE_UP_DELAY: Duration = Duration::from_secs(20);
-/// If the first and the newest failure of a request are this time apart, its failure counts as lasting: longer than a
-/// reconnection takes. A request of an admin page does not count, because the page waits no longer than this time.
+/// The failure of a request counts as lasting if this time, or more, lies between its first and its newest failure. A
+/// reconnection takes less time. A request of an admin page does not count, because the page waits no longer than this
+/// time.
 const LASTING_FAILURE: Duration = Duration::from_secs(10);
 /// Texts by which this module recognises that the server has closed a connection.
 const CLOSED_CONNECTION_WORDS: [&str; 3] = ["broken pipe", "reset by peer", "end of file"];
@@ -42,7 +43,7 @@ struct RequestId {
     name: String,
 }
 
-/// The failures of a request that has not succeeded since the first of them.
+/// The failures of a request that has not succeeded since its first failure.
 struct RequestFailures {
     first: Instant,
     newest: Instant,
@@ -89,8 +90,9 @@ impl RetryingRequests {
         (now.duration_since(*failed_at) < REASON_AGE_LIMIT).then_some(reason.as_str())
     }
 
-    /// The longest time since the first failure of a request whose failures cover [`LASTING_FAILURE`] or more. Ignores
-    /// a request whose newest failure is older than [`GIVE_UP_DELAY`], because its caller has probably given it up.
+    /// Returns the time since the first failure of the request whose failure has lasted longest. Counts only requests
+    /// with [`LASTING_FAILURE`] or more between the first and the newest failure. Ignores a request whose newest
+    /// failure is older than [`GIVE_UP_DELAY`], because its caller has probably given it up.
     fn lasting(&self, now: Instant) -> Option<Duration> {
         let is_lasting = |failures: &&RequestFailures| {
             now.duration_since(failures.newest) < GIVE_UP_DELAY
@@ -148,7 +150,8 @@ impl RetryWarnings {
         self.has_retrying.store(true, Ordering::Relaxed);
     }
 
-    /// `None` if no failed request remains, or if the newest failure is older than [`REASON_AGE_LIMIT`].
+    /// Returns the reason of the newest failure; `None` if no failed request remains, or if the newest failure is older
+    /// than [`REASON_AGE_LIMIT`].
     pub(super) fn newest_reason(&self) -> Option<String> {
         let open = self.retrying.lock().unwrap_or_else(PoisonError::into_inner);
         open.newest_reason(Instant::now()).map(str::to_owned)
@@ -163,7 +166,7 @@ impl RetryWarnings {
         open.lasting(Instant::now())
     }
 
-    /// If no failed request remains, logs that the store completes requests again.
+    /// Records that a request succeeded. If no failed request remains, logs that the store completes requests again.
     pub(super) fn resolve(&self, number: Option<u64>, name: impl FnOnce() -> String) {
         if !self.has_retrying.load(Ordering::Relaxed) {
             return;

@@ -133,7 +133,7 @@ impl ServerSettings {
         }
     }
 
-    /// Returns whether a crash of a server's machine can lose more than the writes of the last seconds.
+    /// Returns whether a crash of a server's machine can lose writes that are older than a few seconds.
     fn may_lose_much(&self) -> bool {
         !self.appends() || self.syncs.as_deref() == Some("no")
     }
@@ -171,7 +171,8 @@ pub(super) fn check_replica(replica: &str, info: &str) -> Option<Finding> {
     )))
 }
 
-/// Valkey reports two versions: its own, and the version of Redis with which it is compatible.
+/// Returns the name and the version of a server. Valkey reports two versions: its own, and the version of Redis with
+/// which it is compatible.
 fn product(info: &str) -> String {
     let field = |name| info_field(info, name).map(display_text);
     match field("valkey_version") {
@@ -235,7 +236,8 @@ fn check_eviction(policy: Option<&str>) -> Result<(), StoreError> {
     }
 }
 
-/// The weakest setting; `None` if a server hides it, as some hosted servers do.
+/// Returns the weakest `appendfsync` setting of all masters; `None` if a server hides its setting, as some hosted
+/// servers do.
 async fn appendfsync(link: &RedisConnection) -> Option<String> {
     let answers = link.call_all_masters(cmd("CONFIG").arg("GET").arg("appendfsync")).await.ok()?;
     let settings = answers.into_iter().map(|answer| {

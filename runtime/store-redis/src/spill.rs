@@ -18,9 +18,9 @@ use ordain_store::{
     EarlyLetters, FOUND_BYTES_LIMIT, FoundEvents, KeyResult, Partition, SpillArea, StoreError,
 };
 
-/// The maximum number of spilled events of one range of sequences in a read for [`SpillArea::find_missing`]. Also the
-/// number of dead letters at which a read for [`SpillArea::find_missing`] or [`SpillArea::early_letters`] ends: the
-/// field `limit` of [`LetterFilter`].
+/// The maximum number of spilled events that [`SpillArea::find_missing`] reads for one range of missing sequences. Also
+/// the field `limit` of [`LetterFilter`] for [`SpillArea::find_missing`] and [`SpillArea::early_letters`]: the number
+/// of dead letters at which a read of dead letters ends.
 const FIND_EVENTS_LIMIT: usize = 2_000;
 
 type NumberedEvent = (u64, Arc<Event>);

@@ -19,7 +19,8 @@ pub(super) fn bytes(value: Value) -> Option<Bytes> {
     }
 }
 
-/// `None` for a value that is not a string (such as nil), and for bytes that are not UTF-8.
+/// Returns the text of a value; `None` for a value that is not a string (such as nil), and for bytes that are not
+/// UTF-8.
 pub(super) fn text(value: Value) -> Option<String> {
     String::from_utf8(bytes(value)?.into()).ok()
 }

@@ -4,7 +4,7 @@
 
 use lapin::message::Delivery;
 
-/// The property `type` of a message whose body is the encoding of an AMQP value or an AMQP sequence.
+/// The value of the property `type` in a message whose body is the encoding of an AMQP value or an AMQP sequence.
 const ENCODED_TYPE: &str = "amqp-1.0";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +31,14 @@ impl MessageSection {
     }
 }
 
-/// Returns `None` for plain data, for a value of another type (such as a map), and for a body that is not the encoding
-/// of a value.
+/// Returns the text or the bytes of an AMQP value. Returns `None` for plain data, for a value of another type (such as
+/// a map), and for a body that is not the encoding of a value.
 pub(super) fn amqp_value(delivery: &Delivery) -> Option<&[u8]> {
     let kind = delivery.properties.kind().as_ref()?;
     if kind.as_str() == ENCODED_TYPE { decode_value(&delivery.data) } else { None }
 }
 
-/// A footer may follow the value.
+/// Decodes a body that consists of a value, and possibly a footer after the value.
 fn decode_value(body: &[u8]) -> Option<&[u8]> {
     let (MessageSection::Value, value) = split_descriptor(body)? else { return None };
     let (data, rest) = match value.split_first()? {
@@ -53,7 +53,7 @@ fn decode_value(body: &[u8]) -> Option<&[u8]> {
     is_whole.then_some(data)
 }
 
-/// The descriptor of the section is a number or a name.
+/// Splits the descriptor of a section, which is a number or a name, from the content of the section.
 fn split_descriptor(body: &[u8]) -> Option<(MessageSection, &[u8])> {
     let (0x00, described) = body.split_first()? else { return None };
     let (section, content) = match described.split_first()? {

@@ -14,7 +14,7 @@ use super::{DeliveryResult, reject};
 use crate::header::{CE_END_HEADER, END_HEADER};
 use crate::value::{as_bool, as_integer, as_text, excerpt, not_utf8};
 
-/// `None` for a missing or unreadable type.
+/// Returns the type of the event; `None` for a missing or unreadable type.
 pub(super) fn kind<'r>(
     reader: &'r MessageReader<'_>,
     locations: &EventLocations,
@@ -28,7 +28,7 @@ pub(super) fn kind<'r>(
     }
 }
 
-/// `None` for a missing or unreadable media type.
+/// Returns the media type of the data; `None` for a missing or unreadable media type.
 pub(super) fn content_type<'r>(
     reader: &'r MessageReader<'_>,
     headers: &EventHeaders<'r>,
@@ -44,7 +44,7 @@ pub(super) fn content_type<'r>(
 /// another unit.
 pub(super) fn default_time(headers: &EventHeaders<'_>, timestamp: Option<u64>) -> Option<u64> {
     let attribute = headers.time.and_then(as_text).and_then(|text| event_time(&text));
-    // Ordain and a timestamp plugin of RabbitMQ write this header.
+    // Ordain and a timestamp plugin of RabbitMQ write the header `timestamp_in_ms`.
     let header_us =
         || headers.time_ms.and_then(as_integer)?.checked_mul(1_000).and_then(in_calendar);
     attribute.or_else(header_us).or_else(|| timestamp.map(number_time))
@@ -63,7 +63,7 @@ pub(super) fn ends_key(headers: &EventHeaders<'_>) -> DeliveryResult<bool> {
     }
 }
 
-/// Prefers Ordain's header to the CloudEvents header.
+/// Returns Ordain's header if the message has it, otherwise the CloudEvents header. Each header is a name and a value.
 pub(super) fn first_present<'a>(
     own: &'static str,
     value: Option<&'a AMQPValue>,
@@ -73,8 +73,8 @@ pub(super) fn first_present<'a>(
     value.map(|value| (own, value)).or(other.map(|value| (of_cloudevents, value)))
 }
 
-/// Returns the AMQP property if the message lacks the attribute. An empty attribute counts as missing, but hides the
-/// property.
+/// Returns the value of a CloudEvents attribute, from the header with the attribute, or from the AMQP property if the
+/// message lacks this header. If the header is empty, this function returns `None`, and does not read the property.
 pub(super) fn attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,
@@ -95,7 +95,7 @@ pub(super) fn attribute<'a>(
     Ok(Some(within_limit(name, text)?).filter(|text| !text.is_empty()))
 }
 
-/// An unreadable value counts as missing.
+/// Returns the value of an attribute, as [`attribute`] does. An unreadable value counts as missing.
 fn optional_attribute<'a>(
     name: &str,
     header: Option<&'a AMQPValue>,

@@ -84,7 +84,8 @@ impl Compression {
     }
 }
 
-/// Checks the header of zlib (RFC 1950). Some clients use the name `deflate` for raw DEFLATE (RFC 1951).
+/// Returns whether a body begins with the header of zlib (RFC 1950). Some clients use the name `deflate` for raw
+/// DEFLATE (RFC 1951).
 fn is_zlib(body: &[u8]) -> bool {
     matches!(body, [method, flags, ..]
         if method & 0x0f == 8 && u16::from_be_bytes([*method, *flags]).is_multiple_of(31))
@@ -99,8 +100,8 @@ pub(super) struct PlainBody<'a> {
     pub(super) is_amqp_value: bool,
 }
 
-/// The error describes a body that does not have the form that its content encoding names, or that exceeds `limit`
-/// bytes. A body with an unknown encoding remains as it is.
+/// Returns the data in the body of a message. A body with an unknown content encoding remains as it is. The error
+/// states that the body does not have the form that its content encoding names, or that the data exceeds `limit` bytes.
 pub(super) fn plain_body(delivery: &Delivery, limit: usize) -> Result<PlainBody<'_>, String> {
     let value = amqp_value(delivery);
     let is_amqp_value = value.is_some();

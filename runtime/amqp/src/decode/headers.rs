@@ -18,7 +18,7 @@ use crate::header::{
 };
 use crate::value::{as_text, has_value, json, not_utf8, short_text};
 
-/// Separates the headers that have a meaning for Ordain.
+/// The headers of a message: the headers that have a meaning for Ordain, and all others.
 #[derive(Default)]
 pub(super) struct EventHeaders<'a> {
     pub(super) sequence: Option<&'a AMQPValue>,
@@ -36,8 +36,8 @@ pub(super) struct EventHeaders<'a> {
 }
 
 impl<'a> EventHeaders<'a> {
-    /// Omits the header in `key_place`, which contains the key `key`, and headers without a value. If a location names
-    /// the places of a value, its default header has no meaning.
+    /// Sorts the headers of a message. Omits the header in `key_place`, which contains the key `key`, and headers
+    /// without a value. If a location names the places of a value, the default header of this value has no meaning.
     pub(super) fn of(
         delivery: &'a Delivery,
         locations: &EventLocations,
@@ -91,9 +91,9 @@ impl<'a> EventHeaders<'a> {
 }
 
 impl DeliveryDecoder {
-    /// Returns headers without a meaning for Ordain, and the properties that a handler reads as headers, as texts.
-    /// Omits the property in `key_place`. A value of another type than text, number or Boolean becomes JSON. The errors
-    /// are: too many or too large headers, a name that is not UTF-8, and an event beyond its size limit.
+    /// Returns, as texts, the headers without a meaning for Ordain, and the properties that a handler reads as headers.
+    /// Omits the property in `key_place`. A value of another type than text, number or Boolean becomes JSON. Fails if
+    /// the headers are too many or too large, if a name is not UTF-8, or if the event exceeds its size limit.
     pub(super) fn other_headers<'a>(
         &self,
         reader: &MessageReader<'a>,

@@ -48,10 +48,10 @@ impl DeliveryDecoder {
             && self.has_own_source(delivery, SOURCE_HEADER)
     }
 
-    /// Returns the id and the source of the event in a returned dead letter of this stream. The letter has an id and a
-    /// source of its own. In a `sequenced` stream, its event must remain a repeat of the first delivery. Returns `None`
-    /// for any other message. Also returns `None` if the letter does not have the sequence of its event, because a
-    /// sequenced sink has numbered the letter.
+    /// Returns the id and the source of the event in a returned dead letter of this stream. The letter itself has
+    /// another id and another source. A `sequenced` stream needs the values of the event, so that the event counts as a
+    /// repeat of its first delivery. Returns `None` for any other message. Also returns `None` if the letter does not
+    /// have the sequence of its event, because a sequenced sink has numbered the letter.
     pub(super) fn returned_identity<'a>(
         &self,
         delivery: &'a Delivery,
@@ -73,8 +73,8 @@ impl DeliveryDecoder {
     }
 }
 
-/// Returns the id of a dead letter of any stream; `None` for any other message. With a new id at each delivery, dead
-/// letters could circulate forever between two streams.
+/// Returns the id of a dead letter of any stream; `None` for any other message. If a dead letter got a new id at each
+/// delivery, dead letters could circulate forever between two streams.
 pub(super) fn letter_id(delivery: &Delivery) -> Option<&str> {
     let properties = &delivery.properties;
     let is_letter = !header(properties, CAUSE_HEADER).is_empty();

@@ -50,7 +50,8 @@ impl<'a> MessageReader<'a> {
     }
 }
 
-/// `text` is the parser's text for a short string; [`not_utf8`] detects a short string that was not UTF-8.
+/// Converts the text that the AMQP parser returned for a short string. A short string that was not UTF-8 ([`not_utf8`])
+/// is not a text.
 fn short_text(text: Option<Cow<'_, str>>) -> PlaceValue<'_> {
     match text {
         None => PlaceValue::Missing,

@@ -65,13 +65,14 @@ const NEW_NAME_CONDITION: &str =
 struct ProposedSetting {
     name: &'static str,
     value: String,
-    /// The decoder of the stream with this setting.
+    /// A decoder of the stream as it would be with this setting.
     decoder: DeliveryDecoder,
 }
 
-/// Returns settings for an operator, with which the decoder can read a message that it could not read. This function
-/// has tried the settings, but only the operator knows whether they name the right values. If the message is a dead
-/// letter in its original form that has returned to its stream, the settings are for the original message.
+/// Proposes settings to an operator, for a message that the decoder cannot read. With these settings, the decoder can
+/// read the message: this function has tried them. But only the operator knows whether the settings name the right
+/// values. If the message is a dead letter in its original form that has returned to its stream, the settings are for
+/// the original message.
 pub(crate) fn propose_settings(decoder: &DeliveryDecoder, delivery: &Delivery) -> Option<String> {
     let first = first_delivery(decoder, delivery);
     let delivery = first.as_ref().unwrap_or(delivery);
@@ -237,14 +238,15 @@ fn plain_name(place: &Place) -> String {
     name.chars().filter(char::is_ascii_alphanumeric).map(|c| c.to_ascii_lowercase()).collect()
 }
 
-/// The rank is the index of the equal name in `names`, or a higher number if the name ends with one of `names`.
+/// Returns the rank of a name: its index in `names`, or a higher number if the name only ends with one of `names`.
 fn rank(name: &str, names: &[&str]) -> Option<usize> {
     let equal = names.iter().position(|known| *known == name);
     let is_ending = |known: &&str| known.len() >= ENDING_BYTES && name.ends_with(*known);
     equal.or_else(|| names.iter().position(is_ending).map(|index| names.len() + index))
 }
 
-/// A name that ends with `id`, but does not look like the id of an event, is the least likely name of a key.
+/// Returns the rank of a name that may belong to a key. The least likely names are names such as `partid`, which end
+/// with `id` but do not look like the id of an event.
 fn key_rank(name: &str) -> Option<usize> {
     rank(name, &KEY_NAMES).or_else(|| {
         let is_id_of_object = name.ends_with("id") && rank(name, &ID_NAMES).is_none();

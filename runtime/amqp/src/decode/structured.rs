@@ -55,8 +55,8 @@ pub(super) fn structured_decoder(
         .with_locations(EventLocations { key, ..locations.clone() })
 }
 
-/// The content type of the message must be one that CloudEvents defines for events in JSON. A message that Ordain has
-/// published is always in binary mode: its content type describes only its data.
+/// Returns the mode of a message whose content type CloudEvents defines for events in JSON; `None` for any other
+/// message. A message that Ordain has published is always in binary mode: its content type describes only its data.
 pub(super) fn structured_mode(delivery: &Delivery) -> Option<ContentMode> {
     let content_type = delivery.properties.content_type().as_ref()?;
     let mode = cloudevents_mode(content_type.as_str())?;
@@ -97,8 +97,8 @@ fn shared_value(value: &str, setting: &str) -> String {
     )
 }
 
-/// A `fifo` stream would read larger batches with these settings. As an example, the text contains a `prefetch` for
-/// batches of ten times `limit` events.
+/// Returns the advice with which a `fifo` stream can read batches of more than `limit` events. As an example, the text
+/// contains a `prefetch` for batches of ten times `limit` events.
 fn batch_remedy(limit: usize) -> String {
     let events = (10 * limit).min(MESSAGE_EVENTS_LIMIT);
     let prefetch = MIN_REMEMBERED_IDS / events;
@@ -135,7 +135,8 @@ impl DeliveryDecoder {
         Some(decoded.collect())
     }
 
-    /// The error describes the fault of a body that is not a batch, or of a batch that exceeds a limit.
+    /// Returns the events in the body of a batch. The error states that the body is not a batch, or that the batch
+    /// exceeds a limit.
     fn batch_elements<'b>(
         &self,
         delivery: &Delivery,
@@ -182,7 +183,7 @@ impl DeliveryDecoder {
         Ok(elements)
     }
 
-    /// Rejects a batch, because a batch is not one event.
+    /// Decodes the event of a message in structured mode. Rejects a batch, because a batch is not one event.
     pub(super) fn decode_structured(
         &self,
         mode: ContentMode,

@@ -110,7 +110,7 @@ fn decimal(value: i32, scale: u8) -> AMQPValue {
     AMQPValue::DecimalValue(DecimalValue { scale, value: value.cast_unsigned() })
 }
 
-/// `expected` are its key, id, type and time.
+/// Checks the event of a message. `expected` contains its key, id, type and time.
 #[track_caller]
 fn check_message(
     settings: &str,
@@ -480,7 +480,7 @@ fn unreadable_time_or_type_counts_as_missing() {
     assert_eq!(event.time_ms(), Some(1_764_072_000_123));
 }
 
-/// Celery and other clients write headers of the type void. Such a header counts as missing, also if its name has a
+/// Celery and other clients write headers of the type void. Such a header counts as missing, even if its name has a
 /// meaning for Ordain.
 #[test]
 fn void_header_counts_as_missing() {
@@ -694,8 +694,8 @@ fn returned_letter_contains_a_repeat() {
     }
 }
 
-/// The handler reads properties as headers, unless they are parts of the event. A header of the message cannot have
-/// such a name.
+/// The handler reads properties as headers, unless they are parts of the event. A header of the message with the name
+/// of a property gets another name.
 #[test]
 fn properties_are_headers() {
     let properties = with_headers(&[("property:user_id", text("forged"))])

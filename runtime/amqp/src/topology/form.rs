@@ -18,7 +18,7 @@ pub(crate) type QueueArguments = BTreeMap<ShortString, AMQPValue>;
 /// so the limit only prevents an endless comparison.
 const ATTEMPTS_LIMIT: usize = 32;
 
-/// No limit.
+/// The value of the argument `x-delivery-limit` that means no limit.
 pub(super) const NO_DELIVERY_LIMIT: &str = "-1";
 
 /// The arguments with which a queue loses events, each with the broker's action.
@@ -86,9 +86,10 @@ impl QueueForm {
         lossy.collect()
     }
 
-    /// The expected arguments are those of a durable queue. The queue must exist, so that a declaration changes
-    /// nothing. A refusal names one argument that differs, and the next declaration uses the queue's own value of it.
-    /// The comparison ends when the broker accepts a declaration, or does not name another argument.
+    /// Reads the form of an existing durable queue by repeated declarations, which begin with the arguments `expected`.
+    /// The queue must exist, so that a declaration changes nothing. Each refusal names one argument that differs, and
+    /// the next declaration uses the queue's own value of this argument. The comparison ends when the broker accepts a
+    /// declaration, or when a refusal names no further argument.
     pub(crate) async fn read(
         broker: &BrokerEndpoint,
         connection: &Connection,
@@ -153,7 +154,7 @@ struct ArgumentDifference<'a> {
 
 #[derive(Debug, PartialEq)]
 enum CurrentValue {
-    /// The queue lacks the argument.
+    /// The queue does not have the argument.
     Missing,
     /// The queue has the argument with this value.
     Value(AMQPValue),

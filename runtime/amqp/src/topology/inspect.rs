@@ -23,7 +23,7 @@ const KNOWN_EXCHANGE: &str = "amq.fanout";
 const DEFAULT_LIMIT_VERSION: u64 = 4;
 
 impl Topology {
-    /// `version` is the version of RabbitMQ, if known.
+    /// Appends findings about the queues and exchanges of the stream. `version` is the version of RabbitMQ, if known.
     pub(crate) async fn inspect(
         &self,
         stream: &str,
@@ -83,8 +83,8 @@ impl Topology {
         }
     }
 
-    /// Appends findings. Returns whether RabbitMQ applies its default delivery limit to the queue, unless a policy sets
-    /// another limit.
+    /// Appends the findings about a queue. Returns whether RabbitMQ applies its default delivery limit to the queue if
+    /// no policy sets another limit.
     async fn inspect_queue(
         &self,
         stream: &str,
@@ -216,7 +216,7 @@ impl Topology {
         }
     }
 
-    /// The broker changes nothing, but compares the types.
+    /// Declares an exchange that exists. The broker changes nothing, and only compares the types.
     async fn declare_known_exchange(
         &self,
         broker: &BrokerEndpoint,

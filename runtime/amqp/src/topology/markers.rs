@@ -1,5 +1,5 @@
-//! The markers of a stream's queues, of its exchange and of the exchanges of `bind`. A marker shows whether the queue
-//! or exchange of a name is still the same queue or exchange that the stream has used before.
+//! The markers of a stream's queues, of its exchange and of the exchanges of `bind`. A marker shows whether a queue or
+//! exchange is still the one that the stream has used before, or a new one with the same name.
 
 use std::collections::BTreeSet;
 
@@ -23,9 +23,10 @@ impl Topology {
         deletable.chain(self.exchange.as_deref()).collect()
     }
 
-    /// The marker's name begins with the name of the queue, so it is unique to the stream, and a user with rights to
-    /// all names with this beginning can declare the marker. A digest of the exchange's name distinguishes the markers
-    /// of different exchanges. It is short, because AMQP limits the marker's name to 255 bytes.
+    /// Returns the name of an exchange's marker. The name begins with the name of the queue, so it is unique to the
+    /// stream, and a user with rights to all names with this beginning can declare the marker. A digest of the
+    /// exchange's name distinguishes the markers of different exchanges. The digest is short, because AMQP limits the
+    /// name of the marker to 255 bytes.
     fn exchange_marker(&self, exchange: &str) -> String {
         format!("{}.x{:06x}.marker", self.queue, digest(exchange.as_bytes()) & 0xff_ffff)
     }
@@ -89,9 +90,10 @@ impl Topology {
         }
     }
 
-    /// The marker is another exchange, which the broker deletes when it loses its last binding. Its only binding leads
-    /// to the marked exchange, so it disappears together with that exchange, and shows later whether the exchange of
-    /// this name is still the same.
+    /// Declares the marker of an exchange. The marker is another exchange, which the broker deletes when its last
+    /// binding is deleted. The only binding of the marker leads to the marked exchange, so the broker deletes the
+    /// marker together with that exchange. If the marker is missing later, the marked exchange was deleted, even if an
+    /// exchange of the same name exists.
     async fn declare_exchange_marker(
         &self,
         broker: &BrokerEndpoint,
@@ -129,9 +131,10 @@ impl Topology {
         exchange_exists(broker, connection, &self.marker(partition)).await
     }
 
-    /// The marker is an exchange that the broker deletes when its last binding is deleted. Only the queue is bound to
-    /// it, so it disappears together with the queue, and shows later whether the queue of this name is still the same.
-    /// AMQP offers no other way to identify a queue.
+    /// Declares the marker of a partition's queue. The marker is an exchange that the broker deletes when its last
+    /// binding is deleted. Only the queue is bound to the marker, so the broker deletes the marker together with the
+    /// queue. If the marker is missing later, the queue was deleted, even if a queue of the same name exists. AMQP
+    /// offers no other way to identify a queue.
     pub(crate) async fn declare_marker(
         &self,
         broker: &BrokerEndpoint,
@@ -159,7 +162,8 @@ pub(super) async fn exchange_exists(
     }
 }
 
-/// The broker deletes this exchange when the last binding from it is deleted. Clients cannot publish to it.
+/// Declares an exchange that the broker deletes when the last binding from it is deleted. Clients cannot publish to
+/// this exchange.
 async fn declare_marker(channel: &Channel, name: &str) -> lapin::Result<()> {
     let options = ExchangeDeclareOptions {
         durable: true,

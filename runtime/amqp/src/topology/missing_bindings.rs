@@ -15,8 +15,8 @@ use crate::connect::{BrokerEndpoint, BrokerError};
 use crate::topology_record::{Binding, BindingKind};
 use ordain_util::wait::shortened;
 
-/// Half of the time limit of a check of the topology, so that the check declares the bindings even if the list does not
-/// arrive.
+/// Time limit for reading the list of bindings: half of the time limit of a check of the topology, so that the check
+/// declares the bindings even if the list does not arrive.
 const LIST_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time limit for checking the queues and exchanges of the missing bindings. The limit is necessary, because a queue
 /// may never answer.
@@ -33,7 +33,7 @@ pub trait BindingList: Debug + Send + Sync {
 impl Topology {
     /// Returns the bindings of `needed` that the broker lacks, although their queues and exchanges exist. The caller
     /// calls this method before it declares the bindings again. Omits a binding whose queue or exchange is missing or
-    /// cannot be checked: the following declarations report these cases. If `list` is `None`, returns no binding.
+    /// cannot be checked: the caller's declarations report these cases. If `list` is `None`, returns no binding.
     pub(crate) async fn missing_bindings(
         &self,
         broker: &BrokerEndpoint,
@@ -68,7 +68,8 @@ impl Topology {
     }
 }
 
-/// Returns no binding if the list cannot be read in time.
+/// Returns the bindings of `needed` that the list does not contain. Returns no binding if the list cannot be read in
+/// time.
 async fn unlisted_bindings(
     list: &Arc<dyn BindingList>,
     exchange: &str,

@@ -26,7 +26,8 @@ pub fn no_delivery_limit_command(
     )
 }
 
-/// RabbitMQ compares bytes, so the expression contains an escape for each byte that is not a printable ASCII character.
+/// Returns the regular expression that matches only `name`. RabbitMQ compares bytes, so the expression contains an
+/// escape for each byte that is not a printable ASCII character.
 fn exact_pattern(name: &str) -> String {
     let mut pattern = String::with_capacity(name.len());
     for byte in name.bytes() {

@@ -10,8 +10,8 @@ use crate::connect::{BrokerEndpoint, BrokerError};
 impl Topology {
     /// Returns an error if a partition's queue is of type stream. This method sends the request `basic.get`, which
     /// needs only the right to read the queue. RabbitMQ does not support this request for a queue of type stream. If
-    /// the queue has another type, the broker may deliver a message, and the end of the channel returns the message to
-    /// the queue. The caller must not consume the queue meanwhile, because the caller would receive later messages
+    /// the queue has another type, the broker may deliver a message. The message returns to the queue when this method
+    /// closes the channel. The caller must not consume the queue meanwhile, because it would receive later messages
     /// before this message.
     pub(crate) async fn refuse_stream_queue(
         &self,

@@ -8,18 +8,19 @@ use ordain_config::HashedPart;
 use super::{Topology, long_string, with_advice};
 use crate::connect::{BrokerError, RefusalCause};
 
-/// Distributes messages over queues by a fixed hash of the routing key. The plugin `rabbitmq_sharding` provides this
-/// type.
+/// The type of an exchange that distributes messages over queues by a fixed hash of the routing key. The plugin
+/// `rabbitmq_sharding` provides this type.
 const SHARDING_EXCHANGE_TYPE: &str = "x-modulus-hash";
-/// Distributes messages over queues by a hash of a header or property, which an argument of the exchange names. The
-/// plugin `rabbitmq_consistent_hash_exchange` provides this type.
+/// The type of an exchange that distributes messages over queues by a hash of a header or property, which an argument
+/// of the exchange names. The plugin `rabbitmq_consistent_hash_exchange` provides this type.
 const HASH_EXCHANGE_TYPE: &str = "x-consistent-hash";
 /// The routing key of a binding from an exchange of type `x-consistent-hash`: the share of the queue. All queues have
 /// the same share.
 const QUEUE_SHARE: &str = "1";
 
 impl Topology {
-    /// `None` if the stream needs an exchange of another type than `x-consistent-hash`.
+    /// Returns the argument of an exchange of type `x-consistent-hash`: its name and value. Returns `None` if the
+    /// stream needs an exchange of another type.
     fn hash_argument(&self) -> Option<(&'static str, &str)> {
         if self.partitions == 1 {
             return None;
@@ -50,7 +51,7 @@ impl Topology {
         arguments
     }
 
-    /// The bindings lead from the stream's exchange to its queues.
+    /// Returns the routing key of the bindings from the stream's exchange to its queues.
     pub(super) fn queue_binding_key(&self) -> &'static str {
         if self.hash_argument().is_some() { QUEUE_SHARE } else { "" }
     }

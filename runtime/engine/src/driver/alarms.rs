@@ -98,7 +98,7 @@ impl BlockLog {
     }
 }
 
-/// The driver logs the alarms of the batch after the commit.
+/// Returns the batch if it contains alarms. The driver logs these alarms after the commit.
 pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     let has_alarm = |write: &KeyWrite| {
         !write.letters.is_empty()
@@ -109,7 +109,7 @@ pub(super) fn if_alarming(batch: &Arc<Batch>) -> Option<Arc<Batch>> {
     any.then(|| Arc::clone(batch))
 }
 
-/// Leaves out the writes that the store refused (`applied.refused`).
+/// Logs the alarms of a committed batch, except the alarms of writes that the store refused (`applied.refused`).
 pub(super) fn log_alarms(stream: &str, batch: &Batch, applied: &AppliedCommit) {
     for (at, write) in batch.writes.iter().enumerate() {
         if applied.refused.binary_search_by_key(&at, |(position, _)| *position).is_ok() {
@@ -193,8 +193,8 @@ pub(super) fn log_resumed_key(stream: &str, key: &str, event: u64) {
     }
 }
 
-/// The event counts as a repeat, although Ordain no longer knows the event that was settled with the same sequence. The
-/// metric `unverified_duplicates_total` also counts the events whose lines are suppressed.
+/// Logs that an event counts as a repeat without a comparison: Ordain no longer knows the event that was settled with
+/// the same sequence. The metric `unverified_duplicates_total` also counts the events whose lines are suppressed.
 pub(super) fn log_unverified_duplicate(stream: &str, event: &Event) {
     let is_allowed = UNVERIFIED_THROTTLE.lock().unwrap_or_else(PoisonError::into_inner).allow();
     if is_allowed {
@@ -259,7 +259,8 @@ fn allow_line(stream: &str) -> bool {
     is_allowed
 }
 
-/// A driver also calls this function at its end, because the process may end before the task of `allow_line` runs.
+/// Logs the number of suppressed lines of each stream. A driver also calls this function at its end, because the
+/// process may end before the task of `allow_line` runs.
 pub(super) fn flush() {
     let suppressed = throttle().take_suppressed();
     for (stream, suppressed) in suppressed {

@@ -11,8 +11,8 @@ use ordain_cloudevents::{AckProgress, FilePosition, SourceProgress};
 use ordain_config::CHECKPOINT_INTERVAL_EVENTS;
 use ordain_store::Mark;
 
-/// Time from the beginning of the write of one checkpoint until the next checkpoint is due, if a next checkpoint is
-/// needed ([`DeliveryTracker::needs_checkpoint`]). After many acknowledgements, the next checkpoint is due earlier.
+/// Time between the beginnings of the writes of two checkpoints. The driver writes a checkpoint only if it is needed
+/// ([`DeliveryTracker::needs_checkpoint`]). After many acknowledgements, the next checkpoint is due earlier.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(500);
 
 /// The deliveries of a source, from the first unacknowledged delivery on.
@@ -34,8 +34,7 @@ pub(super) struct DeliveryTracker {
     /// final delivery, and the progress of the source at the end of the batch.
     progress: VecDeque<(DeliveryNumber, SourceProgress)>,
     /// For each file, by the index of the file: the newest progress that a checkpoint has removed from `progress`. Each
-    /// checkpoint also removes entries from this map: the entries whose list of files is not the list of the first
-    /// batch in `progress`.
+    /// checkpoint keeps only the entries of this map that have the same list of files as the first batch in `progress`.
     earlier_progress: BTreeMap<usize, SourceProgress>,
     received: DeliveryNumber,
     /// Number of acknowledged deliveries that no checkpoint covers yet, or that only a refused checkpoint covers.
@@ -77,7 +76,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// The driver calls this method before it adds the deliveries of the batch.
+    /// Records the progress of the source at the end of a batch. The driver calls this method before it adds the
+    /// deliveries of the batch.
     pub(super) fn record_progress(&mut self, progress: Option<SourceProgress>, deliveries: usize) {
         self.received += deliveries as u64;
         if self.checkpoint_name.is_some() && deliveries > 0 {
@@ -85,7 +85,8 @@ impl DeliveryTracker {
         }
     }
 
-    /// Returns whether `epoch` is new. The source repeats the unacknowledged deliveries of the previous subscription.
+    /// If `epoch` is new, begins a new subscription, and forgets the unacknowledged deliveries of the previous one,
+    /// because the source repeats them. Returns whether `epoch` is new.
     pub(super) fn switch_subscription(&mut self, epoch: u64) -> bool {
         let is_new = epoch != self.subscription_epoch;
         if is_new {
@@ -132,7 +133,7 @@ impl DeliveryTracker {
     }
 
     /// True if deliveries were acknowledged since the newest checkpoint, or if the store has refused or may have lost
-    /// it. Always `false` for a source without a checkpoint.
+    /// this checkpoint. Always `false` for a source without a checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }

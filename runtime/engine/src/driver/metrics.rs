@@ -135,7 +135,7 @@ impl PartitionMetrics {
         self.lock_stats().current = *stats;
     }
 
-    /// The caller uses this method before the driver starts.
+    /// Records the number of left-over messages in the outbox. The caller uses this method before the driver starts.
     pub(crate) fn set_backlog(&self, messages: usize) {
         self.set_stats(&Stats { outbox: messages, ..Stats::default() });
     }
@@ -265,8 +265,8 @@ impl PartitionMetrics {
 
     /// Returns whether the partition is idle. In a run without `once`, a partition never counts as idle. With `once`, a
     /// partition is idle when four conditions hold:
-    /// - The source has ended. A source whose queue only the streams of this configuration fill counts as ended from
-    ///   the start.
+    /// - The source has ended. If only streams of this configuration fill the queue of the source, the source counts as
+    ///   ended from the start.
     /// - All received events are settled or held in the store, and no key waits for a retry or for a round of gap
     ///   replay.
     /// - All committed messages are published.

@@ -30,7 +30,7 @@ const KEY_RECORDS_PER_STEP: usize = 1_000;
 const PAUSE_FACTOR: u32 = 3;
 /// Limits the search steps of this process to one at a time.
 static SEARCH_PERMIT: Semaphore = Semaphore::const_new(1);
-/// At or above this number of found keys that wait in the sequencer, the driver takes no more keys from the search.
+/// While at least this number of found keys wait in the sequencer, the driver takes no more keys from the search.
 pub(super) const WAITING_KEY_LIMIT: usize = KEY_PAGE_LIMIT;
 /// Minimum delays between passes over the keys. A delay gives the sequencer time to commit the keys that the previous
 /// pass found. The minimum delay doubles after each pass, because a pass reads the records of all keys of the stream.
@@ -43,12 +43,13 @@ const MAX_PASS_DELAY: Duration = Duration::from_secs(2);
 /// parked after all passes, which take 20 seconds or more, probably cannot be read or written.
 const PASS_LIMIT: u32 = 16;
 
-/// The driver takes the found keys from here. The sequencer checks each of them before it retries the key.
+/// A search for parked keys, from which the driver takes the found keys. The sequencer checks each found key before it
+/// retries the key.
 pub(super) struct ParkedSearch(Option<mpsc::Receiver<Vec<Key>>>);
 
 impl ParkedSearch {
-    /// The handler version of `rollout` must retry the keys according to `settings`. Without a rollout, there is
-    /// nothing to search, and the search counts as ended.
+    /// Starts the search for the parked keys that the handler version of `rollout` must retry according to `settings`.
+    /// Without a rollout, there is nothing to search, and the search counts as ended.
     pub(super) fn start(
         store: &Arc<dyn Store>,
         partition: &Partition,
@@ -69,7 +70,8 @@ impl ParkedSearch {
         self.0.is_none()
     }
 
-    /// An empty result means that the search has ended; later calls never return. This method is cancel-safe.
+    /// Returns the next found keys. An empty result means that the search has ended; later calls never return. This
+    /// method is cancel-safe.
     pub(super) async fn next(&mut self) -> Vec<Key> {
         let Some(keys) = &mut self.0 else { return std::future::pending().await };
         let page = keys.recv().await;

@@ -153,10 +153,12 @@ impl Driver {
         record(&self.partition.stream, IncidentSubject::Partition(self.partition.number), data)
     }
 
-    /// After lost commits of a shard were repeated, their messages are in the outbox a second time, although this
-    /// process may already have published some of them. The repeated record prevents the next owner from publishing
-    /// them again. Does nothing if this process has not yet requested such a record for the shard, or if a sink wrote
-    /// some of the recorded messages to a file: the repeated request could not contain the length of the file.
+    /// Repeats the newest request that records messages of a shard as published, after the driver has repeated lost
+    /// commits of the shard. The repeated commits put their messages into the outbox a second time, although this
+    /// process may already have published some of these messages. Without the repeated request, the next owner would
+    /// publish the messages again. Does nothing if this process has not yet made such a request for the shard. Also
+    /// does nothing if a sink wrote some of the messages to a file, because the repeated request could not contain the
+    /// length of the file.
     fn repeat_publish_record(&mut self, shard: u32) {
         let Some(through) = self.handle.watermarks[shard as usize].commit_to_repeat() else {
             return;

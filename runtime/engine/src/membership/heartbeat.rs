@@ -68,13 +68,13 @@ impl Membership {
         self.info.send_if_modified(|info| info.refused_streams.remove(stream));
     }
 
-    /// Call this method after a change of the membership table, because the reply to the heartbeat contains the new
-    /// table.
+    /// Triggers the next heartbeat immediately. Call this method after a change of the membership table, because the
+    /// reply to the heartbeat contains the new table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
 
-    /// After this call, [`Self::changed`] waits for a later table.
+    /// Returns the newest table. After this call, [`Self::changed`] waits for a later table.
     pub(crate) fn table(&mut self) -> Arc<MembershipTable> {
         Arc::clone(&self.table.borrow_and_update().table)
     }
@@ -212,8 +212,8 @@ impl Heartbeat {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }
 
-    /// Call this method after a change of the membership table, because the reply to the heartbeat contains the new
-    /// table.
+    /// Triggers the next heartbeat immediately. Call this method after a change of the membership table, because the
+    /// reply to the heartbeat contains the new table.
     pub(crate) fn trigger(&self) {
         self.trigger.notify_one();
     }
@@ -354,9 +354,8 @@ fn was_paused(
     responded_at < until && until <= requested_at && requested_at - responded_at > lease / 2
 }
 
-/// Removes from the membership the processes of this machine that have ended. The removal releases their leases. A
-/// process that was killed has not released its leases itself. Without this call, the start would wait until these
-/// leases expire.
+/// Removes the ended processes of this machine from the membership. The removal releases their leases. A process that
+/// was killed has not released its leases itself. Without this call, the start would wait until these leases expire.
 pub(crate) async fn release_leases_of_dead_processes(store: &dyn Store) -> Result<(), StoreError> {
     for (id, member) in store.table().await?.members {
         let info = InstanceInfo::decode(&member.info);

@@ -91,7 +91,8 @@ impl ReplayClient {
         }
     }
 
-    /// A host that does not answer must not delay the caller beyond the time limit.
+    /// Requests the missing events of a key. A host that does not answer must not delay the caller beyond the time
+    /// limit.
     pub(super) async fn query(
         self: &Arc<Self>,
         key: &Key,

@@ -36,7 +36,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Time between two warnings about an action that the process retries during its start.
 const WARN_INTERVAL: Duration = Duration::from_secs(5);
 
-/// The start depends on these properties of the run.
+/// The properties of a run on which its start depends.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct StartMode {
     pub(super) id: InstanceId,
@@ -168,7 +168,7 @@ fn would_take_from_others(others: &[InstanceInfo], stream: &str) -> bool {
     !others.is_empty() && !is_accepted_by_any(others, stream)
 }
 
-/// The stream has a source in the broker.
+/// The topology of a stream that has a source in the broker.
 pub(super) struct StreamTopology {
     ordering: OrderingMode,
     topology: Topology,
@@ -234,8 +234,8 @@ impl StreamTopology {
 }
 
 /// Inspects the broker for at most the time `limit`, and changes nothing in it. Also receives at most `sample` messages
-/// of each queue, and returns them to the queue. The result has the findings, and how the streams would read the
-/// messages. Returns `None` if the configuration has no broker.
+/// of each queue, and returns them to the queue. The result contains the findings, and shows how the streams would read
+/// the messages. Returns `None` if the configuration has no broker.
 pub async fn inspect(
     loaded: &LoadedConfig,
     limit: Duration,
@@ -311,8 +311,8 @@ struct StartRetries<'a> {
 
 impl StartRetries<'_> {
     /// Retries an action while its error may be temporary. Returns a permanent error without a retry. `limit` is the
-    /// time limit of each attempt. Records in the status that the process waits for the broker; the caller ends this
-    /// wait.
+    /// time limit of each attempt. Records in the status that the process waits for the broker; the caller removes this
+    /// record.
     async fn run<T>(
         &self,
         limit: Duration,

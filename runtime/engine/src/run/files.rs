@@ -29,9 +29,9 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 /// The device and the inode, which are the same for all names of a file.
 type FileIdentity = (u64, u64);
 
-/// All checks that do not need a newly created file come before the creation or truncation of any file. Adds the states
-/// of the sinks to `status`, and counts in it the messages of configured streams that are in sink files and that the
-/// store lacks.
+/// Opens the sinks. All checks that do not need a newly created file come before the creation or truncation of any
+/// file. Adds the states of the sinks to `status`, and counts in it the messages of configured streams that are in sink
+/// files and that the store lacks.
 pub(super) async fn open_sinks(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -79,8 +79,9 @@ pub(super) async fn open_sinks(
     Ok(sinks)
 }
 
-/// Without a standard output, the messages of the sink would count as published although they would be lost. The error
-/// counts as temporary, because standard output may be open at another start with the same configuration.
+/// Returns an error if standard output is closed: the messages of the sink would then count as published although they
+/// would be lost. The error counts as temporary, because standard output may be open at another start with the same
+/// configuration.
 fn check_standard_output(loaded: &LoadedConfig, sink: &str) -> Result<(), ConfigError> {
     if !standard_output::is_closed() {
         return Ok(());
@@ -239,7 +240,7 @@ impl ReadFiles {
     }
 }
 
-/// No sink may write to the configuration and the handlers.
+/// The configuration and the handlers, to which no sink may write.
 struct OwnFiles {
     config: Option<FileIdentity>,
     /// The identities, because a handler file may have a second name outside the folder of handlers.
@@ -262,8 +263,8 @@ impl OwnFiles {
         }
     }
 
-    /// A missing file with the name of a handler also has a purpose, because the process would load the new file.
-    /// `None` if the process does not need the file.
+    /// Returns the purpose for which the process needs a file; `None` if the process does not need it. A missing file
+    /// with the name of a handler also has a purpose, because the process would load the new file.
     fn purpose(&self, path: &Path, metadata: Option<&Metadata>) -> Option<&'static str> {
         let identity = metadata.map(file_identity);
         if identity.is_some() && identity == self.config {
@@ -313,9 +314,9 @@ impl FileSinkPath<'_> {
         self.error(&format!("cannot be written: {error}. {advice}")).caused_by(error)
     }
 
-    /// Rejects a path that does not lead to a regular file, the file of a source or of another sink, the configuration,
-    /// a handler, and a file to which this process cannot write. Checks the kind of the file before opening it, because
-    /// opening a pipe might block.
+    /// Rejects each of these files: a file that is not regular, the file of a source or of another sink, the
+    /// configuration, a handler, and a file to which this process cannot write. Checks the kind of the file before
+    /// opening it, because opening a pipe might block.
     fn check(
         &self,
         read: &ReadFiles,
@@ -366,13 +367,14 @@ impl FileSinkPath<'_> {
         Err(self.error(&format!("is the same file as {setting}: each sink needs its own file")))
     }
 
-    /// Returns the sink and, for each stream, the number of messages after the recorded length of the file that the
-    /// store lacks.
+    /// Opens the file. Returns the sink. Also returns, for each stream, the number of messages that the file has after
+    /// its recorded length and that the store lacks.
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
         let link_mark_name = FileSink::link_mark_name(self.path);
-        // If the path of the sink is a link, the mark of the last start comes first: the mark of the file to which the
-        // link leads now may be from an earlier start. The last run may have written to this file under another mark.
+        // If the path of the sink is a link, prefer the mark of the last start. The file to which the link leads now
+        // may have a mark of its own, but this mark may be from an earlier start: the last run may have written to the
+        // file under another mark.
         let mark = match last_mark(store, link_mark_name.as_deref()).await? {
             None => store.mark(&FileSink::mark_name(self.path)).await?,
             mark => mark,
@@ -395,8 +397,8 @@ impl FileSinkPath<'_> {
     }
 }
 
-/// If the path of the sink is a link, returns the mark of the last start. It describes the file that the last run
-/// wrote, even if the link led to another file when this run started, or leads to another file now.
+/// If the path of the sink is a link, returns the mark of the last start. This mark describes the file that the last
+/// run wrote, even if the link led to another file when this run started, or leads to another file now.
 async fn last_mark(
     store: &dyn Store,
     link_mark_name: Option<&str>,
@@ -406,8 +408,8 @@ async fn last_mark(
     store.mark(&String::from_utf8_lossy(&last)).await
 }
 
-/// Includes the messages of all sinks, because the sink of a message may have written to another file in an earlier
-/// run.
+/// Reads the outboxes of all partitions. Includes the messages of all sinks, because the sink of a message may have
+/// written to another file in an earlier run.
 async fn unpublished_messages(
     config: &Config,
     store: &dyn Store,

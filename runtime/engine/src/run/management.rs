@@ -198,7 +198,8 @@ impl BindingList for ManagementApi {
     }
 }
 
-/// RabbitMQ's own commands differ from version to version, and `rabbitmqctl` has none for this purpose.
+/// Returns a command of `curl`, because RabbitMQ's own commands differ from version to version, and `rabbitmqctl`
+/// cannot remove a binding.
 fn unbind_command(origin: &str, virtual_host: &str, binding: &BindingAnswer) -> String {
     let kind = if binding.leads_to_exchange() { "e" } else { "q" };
     format!(

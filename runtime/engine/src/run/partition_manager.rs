@@ -44,7 +44,7 @@ struct OwnedPartition {
     is_driven: bool,
 }
 
-/// Explains why this instance can get a lease.
+/// The reason why this instance can get a lease.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum ClaimReason {
     NeverOwned,
@@ -105,7 +105,7 @@ pub(super) struct PartitionManager<'a> {
     retry_at: BTreeMap<Partition, Instant>,
     /// With `once`: partitions whose drivers have nothing left to do. This instance no longer requests their leases.
     finished: BTreeSet<Partition>,
-    /// This instance has logged that it waits until another instance releases these partitions.
+    /// The partitions for which this instance has logged that it waits until another instance releases them.
     logged_waits: BTreeSet<Partition>,
     /// The names of the members, and of two kinds of former members: the holders of leases, and the previous owners
     /// that a pending log line names.
@@ -207,8 +207,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Logs nothing while a request for a lease, or the start of a partition, is running; a later call then logs these
-    /// partitions.
+    /// Logs the partitions that have started since the previous log line. Logs nothing while a request for a lease, or
+    /// the start of a partition, is running; a later call then logs all of them.
     fn log_started_partitions(&mut self) {
         if !self.leasing.is_empty() || !self.starting.is_empty() {
             return;
@@ -232,7 +232,8 @@ impl<'a> PartitionManager<'a> {
         self.log_ready();
     }
 
-    /// Logs this once, with the source of each stream, when all partitions of the share receive events.
+    /// Logs once that this instance is ready, as soon as all partitions of its share receive events. The log line
+    /// contains the source of each stream.
     fn log_ready(&mut self) {
         if self.has_logged_ready || self.factory.once || self.is_ending || self.share.is_empty() {
             return;
@@ -282,8 +283,8 @@ impl<'a> PartitionManager<'a> {
         }
     }
 
-    /// Status reports always get this state. The other instances get it if any stream receives its events from the
-    /// broker.
+    /// Updates the state of the broker for status reports. If any stream receives its events from the broker, also
+    /// publishes the state to the other instances.
     fn update_broker_health(&mut self, status: &BrokerStatus) {
         if self.factory.broker.is_some() {
             self.status.set_broker_connected(status.error.is_none());
@@ -404,7 +405,8 @@ impl<'a> PartitionManager<'a> {
         Ok(())
     }
 
-    /// The log line states the reason and the instance that should own the partition now.
+    /// Logs that the partition is no longer in the share of this instance. The log line states the reason and the
+    /// instance that should own the partition now.
     fn log_reassigned(&self, partition: &Partition) {
         let owner = self.distribution.get(partition);
         let is_refused = |id: &InstanceId| {

@@ -36,8 +36,8 @@ const OUTBOX_PAGE_COMMITS: usize = 64;
 /// of an earlier owner.
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// The channel to the outbox publisher never fills, because the sequencers of all partitions together allow at most
-/// this number of unpublished batches.
+/// Returns the maximum number of unpublished batches that the sequencers of all partitions together allow. The channel
+/// to the outbox publisher has room for this number, so it never fills.
 pub(super) fn unpublished_batch_limit(config: &Config) -> usize {
     let settings = config.streams.values().map(|stream| {
         let settings = config.sequencer_settings(stream, &partition_share(config, stream, 0, None));

@@ -48,8 +48,8 @@ const CONSUMER_ERRORS_LIMIT: usize = 3;
 const QUEUES_PATH: [&str; 2] =
     ["/api/queues/", "?columns=name,arguments,effective_policy_definition,policy,operator_policy"];
 
-/// RabbitMQ loses events with these settings. Each has its name in a policy, and its effect. The queue argument for the
-/// same setting has this name with the prefix `x-`.
+/// The settings with which RabbitMQ loses events. Each entry contains the name of the setting in a policy, and the
+/// effect of the setting. The queue argument for the same setting has this name with the prefix `x-`.
 const LOSSY_SETTINGS: [(&str, &str); 5] = [
     ("message-ttl", "RabbitMQ drops each event that has waited for this time (in ms)"),
     (
@@ -88,7 +88,7 @@ enum SettingEffect {
 }
 
 impl QueueWarning {
-    /// `stream` is the stream that the warning concerns, unless the text names a queue of the stream.
+    /// `stream` is the stream that the warning concerns; `None` if the text names a queue of the stream.
     fn log(&self, stream: Option<&str>) {
         let effect = match self.effect {
             SettingEffect::Loss => "lose",
@@ -112,7 +112,7 @@ struct QueueFindings {
     topology: Vec<TopologyFinding>,
     /// The reason why the bindings are unknown; `None` if they were checked, or need no check.
     bindings_error: Option<String>,
-    /// For each partition whose queue has unknown consumers: the error because of which they are unknown.
+    /// For each partition whose queue has unknown consumers: the error because of which the consumers are unknown.
     consumers_errors: BTreeMap<Partition, String>,
 }
 
@@ -148,7 +148,8 @@ struct QueueAnswer {
 }
 
 impl QueueAnswer {
-    /// `name` is the name of the setting in a policy. An argument of the queue takes precedence over a policy.
+    /// Returns the value of a setting. `name` is the name of the setting in a policy. An argument of the queue takes
+    /// precedence over a policy.
     fn setting(&self, name: &str) -> Option<&str> {
         let argument = self.arguments.get(format!("x-{name}"));
         argument.or_else(|| self.effective_policy_definition.get(name))?.as_str()
@@ -209,7 +210,8 @@ impl QueuePolicies {
 }
 
 impl QueueFindings {
-    /// Checks the bindings only if `routes` has them. An error in `routes` is the reason why they are unknown.
+    /// Checks the bindings only if `routes` has them. If `routes` is an error, this error is the reason why the
+    /// bindings are unknown.
     fn of(
         queues: &[ConsumedQueue],
         answers: &[QueueAnswer],
@@ -368,7 +370,8 @@ fn cut(text: &str) -> String {
     truncated(text.to_owned(), TEXT_BYTES)
 }
 
-/// Appends nothing if `broker.management` is set, but no stream reads a queue.
+/// Checks the queues, and appends the results to `findings`. Appends nothing if `broker.management` is set, but no
+/// stream reads a queue.
 pub(super) async fn inspect(
     loaded: &LoadedConfig,
     broker: &Arc<BrokerEndpoint>,

@@ -45,7 +45,7 @@ pub(super) fn refused_streams(monitors: &[RefusalMonitor]) -> BTreeSet<String> {
     refused.map(|monitor| monitor.stream.name().to_owned()).collect()
 }
 
-/// Never returns.
+/// Runs the monitors of all streams. Never returns.
 pub(super) async fn watch(
     loaded: &LoadedConfig,
     broker: Option<&Arc<BrokerEndpoint>>,

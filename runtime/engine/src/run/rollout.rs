@@ -223,7 +223,7 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Other versions continue to run while the thread loads the file.
+    /// Starts a thread that loads the file. Other versions continue to run during the load.
     fn start_load(&self, file: &HandlerFile) -> PendingLoad {
         tracing::info!(file = %escape_invisible(&file.path.display().to_string()), "loading handler");
         let (sender, receiver) = oneshot::channel();

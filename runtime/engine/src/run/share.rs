@@ -19,8 +19,8 @@ pub(super) fn all_partitions(loaded: &LoadedConfig) -> BTreeSet<Partition> {
     loaded.config.streams.iter().flat_map(partitions_of).collect()
 }
 
-/// All instances that have read the same table compute the same distribution. Omits the partitions that no instance may
-/// claim now.
+/// Returns the instance that should own each partition. All instances that have read the same table compute the same
+/// distribution. Omits the partitions that no instance may claim now.
 pub(super) fn distribution(
     loaded: &LoadedConfig,
     table: &MembershipTable,

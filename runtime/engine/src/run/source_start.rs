@@ -29,7 +29,7 @@ use tokio::task::block_in_place;
 /// The sequencer accepts no deliveries while its own memory is at or above three quarters of the budget.
 const PREFETCH_MEMORY_DIVISOR: usize = 4;
 
-/// Delay before the next scan of a folder whose files programs rename or truncate without a pause.
+/// Delay before the next scan of a folder, if programs rename or truncate its files without a pause.
 const SCAN_RETRY_DELAY: Duration = Duration::from_millis(200);
 
 /// Delay before the next attempt to write a checkpoint that the store did not accept.
@@ -306,9 +306,10 @@ impl PartitionFactory<'_> {
             && file.is_live
             && !file.is_begun()
         {
-            // The source begins to read this file immediately. If the file contains only blank lines, the source reads
-            // these lines, and no other checkpoint follows. A program may rewrite the file afterwards. With the length
-            // or the first bytes of the file in the checkpoint, the blank lines would then count as unread.
+            // Write neither the length nor the first bytes of this file into the checkpoint. The source begins to read
+            // the file immediately. If the file contains only blank lines, the source reads these lines, but writes no
+            // other checkpoint. If a program then rewrites the file, the next start would compare the file with this
+            // checkpoint, and treat the blank lines as unread.
             file.forget_content();
         }
         let beginning = Checkpoint::new(known, handle.claimed_commits.to_vec())

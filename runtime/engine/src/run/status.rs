@@ -152,7 +152,7 @@ impl RunStatus {
         self.lock().sinks.insert(name.to_owned(), health);
     }
 
-    /// The sink file contains these messages, and the store lacks them.
+    /// Counts messages that a sink file contains and that the store lacks.
     pub(super) fn count_lost_messages(&self, stream: &str, messages: u64) {
         *self.lock().lost_messages.entry(stream.to_owned()).or_default() += messages;
     }
@@ -171,7 +171,7 @@ impl RunStatus {
         state.phase = RunPhase::ClaimingPartitions;
     }
 
-    /// All drivers of the partition share these metrics.
+    /// Returns the metrics of a partition, which all drivers of the partition share.
     pub(super) fn partition(&self, partition: &Partition) -> Arc<PartitionMetrics> {
         let mut state = self.lock();
         if let Some(found) =
@@ -248,7 +248,7 @@ impl RunStatus {
         (state.driven, state.share)
     }
 
-    /// The report is about the driven partitions.
+    /// Returns the report about the partitions that this process drives.
     pub(super) fn report<'a>(&self, driven: impl Iterator<Item = &'a Partition>) -> InstanceReport {
         let mut report = InstanceReport::default();
         for partition in driven {

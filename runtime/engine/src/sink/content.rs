@@ -14,7 +14,7 @@ pub(super) enum SinkContent {
 }
 
 impl SinkContent {
-    /// Fails for a dead letter if its stream does not forward dead letters.
+    /// Returns the name of the sink. Fails for a dead letter if its stream does not forward dead letters.
     pub(super) fn sink<'a>(
         &'a self,
         handle: &'a PartitionHandle,
@@ -29,7 +29,7 @@ impl SinkContent {
         }
     }
 
-    /// A content has the same id each time it is published.
+    /// Returns the id of the content, which is the same each time the content is published.
     pub(super) fn id(&self, stream: &str) -> String {
         match self {
             Self::Message(message) => message_id(stream, message),

@@ -42,12 +42,13 @@ pub(crate) struct FileSink {
     mark_name: String,
     file: LockedFile,
     inode: u64,
-    /// The next message is written after this end.
+    /// The fingerprint and the end of the written data. The sink writes the next message after this end.
     tail: TailFingerprint,
     /// The fingerprint and the end of the synced data.
     synced: TailFingerprint,
     is_synced: bool,
-    /// False after the sink has unlocked its file, because the path leads to another file, which is locked.
+    /// False after the sink has unlocked its file. The sink unlocks its file if the path now leads to another file, and
+    /// this other file is locked.
     is_locked: bool,
     /// The lines of unpublished messages that a file already contains. The sink must not write them a second time.
     kept: KeptLines,
@@ -55,8 +56,8 @@ pub(crate) struct FileSink {
     unmarked_start: u64,
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
-    /// The number after that of the run that the outbox publisher was collecting when the sink was last updated. See
-    /// [`PendingRuns`].
+    /// The number of the run that follows the collected run. The collected run is the run that the outbox publisher was
+    /// collecting at the newest call of [`update_unmarked`](Self::update_unmarked). See [`PendingRuns`].
     next_run: u64,
 }
 
@@ -76,7 +77,7 @@ struct RenamedFile {
     range: Range<u64>,
 }
 
-/// The sink may contain more lines than the store has recorded.
+/// An opened sink whose file may contain more lines than the store has recorded.
 #[derive(Debug)]
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
@@ -391,8 +392,8 @@ impl FileSink {
         Ok(true)
     }
 
-    /// If another process has truncated the file, the next write begins at the new end. A write at the old end would
-    /// fill the missing part with zeros.
+    /// Makes the next write begin at the new end of the file if another process has truncated the file. A write at the
+    /// old end would fill the missing part with zeros.
     fn check_length(&mut self) -> io::Result<()> {
         let file_length = self.file.metadata()?.len();
         if file_length < self.tail.end() {
@@ -404,7 +405,8 @@ impl FileSink {
         Ok(())
     }
 
-    /// Another program may have written a line without a line end, or may have truncated the file within a line.
+    /// Writes a line end if the data does not end with one. Another program may have written a line without a line end,
+    /// or may have truncated the file within a line.
     fn end_line(&mut self) -> io::Result<()> {
         if self.tail.bytes().last().is_some_and(|byte| *byte != b'\n') {
             self.file.write_all_at(b"\n", self.tail.end())?;
@@ -512,7 +514,7 @@ fn end_of_data(file: &File, mut end: u64) -> io::Result<u64> {
     Ok(0)
 }
 
-/// A missing file is created, and its folder is synced.
+/// Opens a file. Creates a missing file, and then syncs its folder.
 fn open_or_create(path: &Path) -> io::Result<File> {
     let mut options = OpenOptions::new();
     options.read(true).write(true);
@@ -562,8 +564,8 @@ fn warn_shorter(path: &Path, present: u64, published: u64) {
     );
 }
 
-/// The file at the path is not the file that `published` describes. This is no reason for a warning if a program has
-/// let a link in the path lead to another file.
+/// Logs that the file at the path is not the file that `published` describes. Logs no warning if the path contains a
+/// link, because an operator may have let the link lead to another file.
 fn report_other_file(path: &Path, published: &PublishedFile, file_length: u64, inode: u64) {
     let fingerprint = published.fingerprint.as_ref();
     let is_other = fingerprint.is_some_and(|fingerprint| fingerprint.inode != inode);
@@ -596,8 +598,8 @@ fn is_published(published: &PublishedFile, file: &File, inode: u64) -> io::Resul
     })
 }
 
-/// Returns `None` if the mark has no fingerprint, if there is no such file, or if no part of the file can have lines of
-/// unpublished messages.
+/// Searches for the file that `published` describes, under any name. Returns `None` if the mark has no fingerprint, if
+/// there is no such file, or if no part of the file can have lines of unpublished messages.
 fn find_renamed(path: &Path, published: &PublishedFile) -> io::Result<Option<RenamedFile>> {
     let Some(FileFingerprint { inode, .. }) = published.fingerprint else { return Ok(None) };
     let kept = published.kept.as_ref().map(|range| range.start);

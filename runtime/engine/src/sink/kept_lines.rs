@@ -196,7 +196,8 @@ impl KeptLines {
         (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())
     }
 
-    /// The lines stay in the old file, so the sink still skips their messages.
+    /// Records that the sink has opened another file. The kept lines stay in the old file, so the sink still skips
+    /// their messages.
     pub(super) fn leave_file(&mut self) {
         self.range = 0..0;
     }

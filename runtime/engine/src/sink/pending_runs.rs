@@ -62,7 +62,7 @@ impl PendingRuns {
         self.next_number
     }
 
-    /// The run has lines for the file with this mark.
+    /// Returns the number of the oldest pending run that has lines for the file with this mark.
     pub(super) fn oldest_of_file(&self, mark_name: &str) -> Option<u64> {
         self.queues.get(&RunQueueId::File(mark_name.to_owned()))?.front().copied()
     }

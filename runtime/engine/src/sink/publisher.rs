@@ -152,7 +152,7 @@ pub(crate) struct OutboxPublisher {
     counts: Arc<PublishedCounts>,
 }
 
-/// The sinks have these messages of a shard, and the store has not marked them as published.
+/// Left-over messages of a shard that the sinks have, and that the store has not marked as published.
 struct SentBacklog {
     handle: Arc<PartitionHandle>,
     shard: u32,
@@ -272,7 +272,8 @@ impl OutboxPublisher {
         Ok(messages)
     }
 
-    /// The confirms come from the tasks of exchanges and streams.
+    /// Waits for the next confirms, which come from the tasks of exchanges and streams, and records them. Returns an
+    /// error if one of these tasks has failed.
     async fn next_confirms(&mut self) -> Result<(), PublisherError> {
         tokio::select! {
             _ = self.published.recv_many(&mut self.confirmed, CONFIRM_GROUP_LIMIT),
@@ -334,7 +335,7 @@ impl OutboxPublisher {
         Ok(())
     }
 
-    /// Sends the contents of the run to the sinks, and adds it to the pending runs.
+    /// Sends the contents of the run to the sinks, and adds the run to the pending runs.
     async fn end_run(
         &mut self,
         handle: Arc<PartitionHandle>,
@@ -434,7 +435,7 @@ impl CommittedBatch {
 }
 
 impl OutboxBacklog {
-    /// Each content has the number of its commit.
+    /// Returns the messages and forwarded dead letters, each with the number of its commit.
     fn contents(&self) -> impl Iterator<Item = (u64, SinkContent)> {
         self.entries.iter().flat_map(|entry| {
             let messages = entry.messages.iter().cloned().map(SinkContent::Message);

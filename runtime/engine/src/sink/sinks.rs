@@ -34,7 +34,7 @@ pub(super) const SYNC_BYTES: usize = 8 << 20;
 const RETRY_DELAY: Duration = Duration::from_secs(1);
 const WARN_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Keeps the lines since its newest sync.
+/// A sink of lines, with the lines that it has received since its newest sync.
 struct BufferedLineSink {
     sink: LineSink,
     /// If the file is removed or truncated before the next sync, the sink writes these encoded lines a second time.
@@ -72,14 +72,14 @@ pub(crate) struct Sinks {
     /// The route of each sink whose messages pass through the store, by the name of the sink. A route has the index of
     /// the sink's collector in `sequenced`, and the index of the sink's exchange in that collector.
     routes: BTreeMap<String, (usize, usize)>,
-    /// The tasks of exchanges and streams must confirm these contents of the current run.
+    /// The number of contents of the current run that the tasks of exchanges and streams must confirm.
     unconfirmed_count: usize,
-    /// The contents of the current run, by the name of the sink.
+    /// The number of contents of the current run, by the name of the sink.
     message_counts: BTreeMap<String, u64>,
 }
 
 pub(super) struct WrittenRun {
-    /// The tasks of exchanges and streams must confirm these contents.
+    /// The number of contents that the tasks of exchanges and streams must confirm.
     pub(super) unconfirmed: usize,
     /// The number of contents of the run, by the name of the sink.
     pub(super) messages: BTreeMap<String, u64>,
@@ -124,12 +124,12 @@ impl Sinks {
         }
     }
 
-    /// The messages do not pass through the store.
+    /// Adds an exchange whose messages do not pass through the store.
     pub(crate) fn add_exchange(&mut self, name: &str, sink: ExchangeSink) {
         self.exchanges.insert(name.to_owned(), sink);
     }
 
-    /// The store numbers or queues the messages on their way to a stream or an exchange.
+    /// Adds a stream or an exchange whose messages the store numbers or queues on their way.
     pub(crate) fn add_sequenced(
         &mut self,
         name: &str,
@@ -149,8 +149,9 @@ impl Sinks {
         self.routes.insert(name.to_owned(), (sink_index, exchange_index));
     }
 
-    /// The tasks of exchanges and streams report to `published` the number of messages of a run that need no more
-    /// confirm, because they are published or because the next owner of the partition publishes them.
+    /// Starts the tasks of exchanges and streams. For each run, a task reports to `published` the number of messages
+    /// that wait for no further confirm. Such a message is published, or the next owner of the partition will publish
+    /// it.
     pub(super) fn start(
         &mut self,
         published: &UnboundedSender<PublishedCount>,
@@ -174,7 +175,8 @@ impl Sinks {
         self.lines.keys().chain(self.exchanges.keys()).chain(self.routes.keys())
     }
 
-    /// The outbox publisher must announce numbered messages before it adds them.
+    /// Returns whether any sink of lines has numbered messages. The outbox publisher must announce numbered messages
+    /// before it adds them.
     pub(super) fn has_numbered_lines(&self) -> bool {
         self.lines.values().any(|lines| lines.numbering.is_some())
     }
@@ -206,7 +208,7 @@ impl Sinks {
         Ok(())
     }
 
-    /// The store assigns the numbers.
+    /// Passes the announced contents to the store, which assigns the numbers.
     pub(super) async fn number_announced(&mut self) -> Result<(), PublisherError> {
         for numbered in self.lines.values_mut().filter_map(|lines| lines.numbering.as_mut()) {
             let announced = std::mem::take(&mut numbered.announced);
@@ -251,8 +253,8 @@ impl Sinks {
         self.lines.values().map(|lines| lines.buffer.len()).sum()
     }
 
-    /// Sends the contents of the collected run to the tasks, and writes its lines. `runs` has the number of this run,
-    /// and all pending runs.
+    /// Sends the contents of the collected run to the tasks, and writes the lines of the run. `runs` has the number of
+    /// this run, and all pending runs.
     pub(super) async fn write(
         &mut self,
         store: &dyn Store,
@@ -440,7 +442,7 @@ fn replace_mark(replaced: &mut Vec<Mark>, mark: Option<Mark>) {
     }
 }
 
-/// Copies the name of the sink only for the first content of a run.
+/// Counts a content of a sink. Copies the name of the sink only for the first content of a run.
 fn count_message(counts: &mut BTreeMap<String, u64>, sink: &str) {
     if let Some(count) = counts.get_mut(sink) {
         *count += 1;
@@ -450,8 +452,8 @@ fn count_message(counts: &mut BTreeMap<String, u64>, sink: &str) {
 }
 
 impl BufferedLineSink {
-    /// Skips a content that the next owner of the partition publishes, and a content that the file already has. Returns
-    /// whether the content was encoded.
+    /// Encodes a content as a line. Skips a content that the next owner of the partition publishes, and a content that
+    /// the file already has. Returns whether the content was encoded.
     fn put(&mut self, stream: &str, content: &SinkContent) -> bool {
         let mut number = None;
         if let Some(numbered) = &mut self.numbering {

@@ -89,7 +89,7 @@ fn read_standard_input(
     }
 }
 
-/// Can be read only up to `limit`, which the reader of the source moves.
+/// A file that can be read only up to `limit`. The reader of the source moves this limit.
 struct LimitedFile {
     file: Arc<File>,
     at: u64,
@@ -122,8 +122,9 @@ impl OpenFile {
         Ok(Self { file, splitter, tail })
     }
 
-    /// If the file lacks the beginning or the end of the part that was read, a program has truncated or rewritten it,
-    /// and a line of the newest read may be a mixture of old and new bytes. Returns a description of the change.
+    /// Returns a description of the change if the file no longer has the beginning or the end of the part that was
+    /// read. In this case, a program has truncated or rewritten the file, and a line of the newest read may be a
+    /// mixture of old and new bytes.
     fn change(&self) -> io::Result<Option<String>> {
         let read = self.tail.end();
         let length = self.file.metadata()?.len();
@@ -165,8 +166,9 @@ struct FileReader {
 }
 
 impl FileReader {
-    /// Each pass over the files, in reading order, reads a file up to its length at the beginning of the pass. The
-    /// reader therefore also reads the other files while a program keeps appending to one file.
+    /// Passes over the files again and again, in reading order. A pass reads each file only up to its length at the
+    /// beginning of the pass. The reader therefore also reads the other files while a program keeps appending to one
+    /// file.
     fn run(mut self) -> io::Result<()> {
         loop {
             let scan = self.set.scan()?;
@@ -373,9 +375,9 @@ impl FileReader {
         SourceProgress { current, index, ..before.clone() }
     }
 
-    /// The data that was already read has changed. If the set scans the folder, the next scan compares the file with
-    /// its fingerprint, and searches for a copy of the earlier data if they differ. A set of one fixed file does not
-    /// scan the folder, so this is an error.
+    /// Handles a change of data that was already read. If the set scans the folder, the next scan compares the file
+    /// with its fingerprint. If the two differ, the scan searches for a copy of the earlier data. A set of one fixed
+    /// file does not scan the folder, so the change is an error.
     fn handle_change(&mut self, index: usize, change: &str) -> io::Result<VisitResult> {
         let ordering = self.lines.decoder.ordering;
         let is_fixed = self.set.is_fixed();
@@ -421,8 +423,9 @@ impl FileReader {
         self.deliver(index, batch)
     }
 
-    /// Delivers the last lines without a line end. If a program may still complete the line, delivers it only if it is
-    /// an event. Assumes that no program completes the last line of a fixed file that log rotation has renamed.
+    /// Delivers the last line of each file if this line has no line end. If a program may still complete the line,
+    /// delivers the line only if it is an event. Assumes that no program completes the last line of a fixed file that
+    /// log rotation has renamed.
     fn end(&mut self) -> io::Result<()> {
         let is_fixed = self.set.is_fixed();
         for index in 0..self.set.len() {
@@ -438,8 +441,8 @@ impl FileReader {
         Ok(())
     }
 
-    /// While the channel of the receiver is full, searches the folder for new files and opens them, because log
-    /// rotation may remove them before the channel has room.
+    /// Delivers a batch. While the channel of the receiver is full, searches the folder for new files and opens them,
+    /// because log rotation may remove them before the channel has room.
     fn deliver(&mut self, index: usize, mut batch: DeliveryBatch) -> io::Result<VisitResult> {
         if batch.progress.is_none() {
             batch.progress = Some(self.set.source_progress(index));
@@ -568,9 +571,10 @@ impl LineDecoder {
         self.decoder.decode(line)
     }
 
-    /// The tag of the letter depends on the stream, on the first non-blank line of the file, and on the number and the
-    /// text of the line that is not an event. A repeated read after a crash therefore produces the same letter, even if
-    /// log rotation has given the file another name. Two lines with the same text produce two letters.
+    /// Creates the dead letter of a line that is not an event. The tag of the letter depends on the stream, on the
+    /// first non-blank line of the file, and on the number and the text of this line. A repeated read after a crash
+    /// therefore produces the same letter, even if log rotation has given the file another name. Two lines with the
+    /// same text produce two letters.
     fn letter(
         &self,
         error: DecodeError,
@@ -607,9 +611,9 @@ fn first_line_digest(file: &File) -> u64 {
     digest(&[b"first line\0", line].concat())
 }
 
-/// The unread rest of a file is lost. A program may truncate a file several times, and the file then loses several
-/// rests at the same position. The tag of the letter therefore also depends on the length of the file and on the bytes
-/// that were read, or on its first bytes if nothing was read.
+/// Creates the dead letter about the lost unread rest of a file. A program may truncate a file several times, and the
+/// file then loses several rests at the same position. The tag of the letter therefore also depends on the length of
+/// the file and on the bytes that were read, or on its first bytes if nothing was read.
 fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<DeadLetter> {
     let FileProgress { device, inode, created_ns, length, .. } = progress;
     let offset = progress.position().offset;
@@ -627,8 +631,8 @@ fn loss_letter(stream: &str, progress: &FileProgress, error: String) -> Box<Dead
     })
 }
 
-/// The lines of the compressed file were never read. The tag of the letter depends on the content of the file, because
-/// log rotation gives it new names.
+/// Creates the dead letter about a compressed file whose lines the source has never read. The tag of the letter depends
+/// on the content of the file and not on its name, because log rotation gives new names to the file.
 fn compressed_letter(stream: &str, file: &CompressedFile, error: String) -> Box<DeadLetter> {
     let FileProgress { path, inode, .. } = &file.progress;
     let place = format!("{stream}\0compressed\0{}", file.digest);

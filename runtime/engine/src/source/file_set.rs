@@ -51,8 +51,8 @@ pub(crate) use listed_file::rotated_files;
 /// Number of open files at which the source stops opening files in advance. From this number on, the source opens a
 /// file only when it reads the file.
 const OPEN_FILES_LIMIT: usize = 128;
-/// The kinds of warnings are: the source waits for the folder, this process has no right to read a file, the name of a
-/// file is not UTF-8, and a program may still be uncompressing a file.
+/// Minimum time between two warnings of the same kind. There are four kinds: the source waits for the folder; this
+/// process has no right to read a file; the name of a file is not UTF-8; a program may still be uncompressing a file.
 const WARN_INTERVAL: Duration = Duration::from_mins(1);
 
 /// The files of a source, in reading order.
@@ -201,7 +201,7 @@ impl FileSet {
         self.files.iter().map(|tracked| tracked.progress.clone()).collect()
     }
 
-    /// The batch is from the file with this index.
+    /// Returns the progress of the source for a batch from the file with this index.
     pub(super) fn source_progress(&mut self, index: usize) -> SourceProgress {
         let files = &self.files;
         let snapshot = self
@@ -235,8 +235,8 @@ impl FileSet {
     }
 
     /// Sets the target of each file in this pass. A newer file is measured before an older file, because a program may
-    /// add a line to the older file and then a line to the newer file. The source then does not read the second line
-    /// before the first line.
+    /// add a line to the older file and then a line to the newer file. With this order, the source does not read the
+    /// second line before the first line.
     pub(super) fn measure(&mut self) -> io::Result<()> {
         for tracked in self.files.iter_mut().rev() {
             let Some(file) = &tracked.file else {
@@ -259,8 +259,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns `None` if the file is missing, is no longer at its last known path, or is an older file that this
-    /// process has no right to read.
+    /// Returns the open file, and opens it if necessary. Returns `None` if the file is missing, is no longer at its
+    /// last known path, or is an older file that this process has no right to read.
     pub(super) fn open(&mut self, index: usize) -> io::Result<Option<Arc<File>>> {
         let tracked = &mut self.files[index];
         if tracked.file.is_none() && !tracked.is_missing {

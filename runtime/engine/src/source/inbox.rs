@@ -25,7 +25,8 @@ use ordain_util::backoff::Backoff;
 use ordain_util::failure_timer::FailureTimer;
 use ordain_util::log_throttle::LogThrottle;
 
-/// The inbox passes early events to the driver before the broker delivers them. This many may wait for the sequencer.
+/// Maximum number of early events that wait for the sequencer. Early events are events that the inbox passes to the
+/// driver before the broker delivers them.
 const EARLY_EVENT_LIMIT: usize = 64;
 /// Delays between two attempts to publish to a broker that is unavailable or refuses events.
 const RETRY_BACKOFF: Backoff = Backoff::new(Duration::from_millis(500), Duration::from_secs(10));

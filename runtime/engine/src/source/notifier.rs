@@ -129,7 +129,7 @@ impl QueueNotifier {
         self.entries_added.notified().await;
     }
 
-    /// The reader belongs to this process.
+    /// Returns a guard for a new reader of this process.
     pub(super) fn begin_reading(self: &Arc<Self>) -> ReadingGuard {
         self.readers.fetch_add(1, Ordering::SeqCst);
         ReadingGuard(Arc::clone(self))

@@ -59,7 +59,7 @@ const LAST_REMOVAL_TIMEOUT: Duration = Duration::from_secs(2);
 /// Delay before the next attempt to read, if the store is unavailable.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
 
-/// Announces lost events.
+/// The words of the log line about lost events.
 const LOST_EVENTS_MESSAGE: &str = "the store went back in time and lost events before they were read; this process \
     accepted the first of them at `since`: the producers must send these events again";
 
@@ -122,7 +122,7 @@ pub fn read_queue(options: QueueOptions) -> SourceHandle {
     }
 }
 
-/// Delivered, and not acknowledged.
+/// An entry that the reader has delivered and the driver has not acknowledged.
 struct UnacknowledgedEntry {
     shard: u32,
     position: QueuePosition,
@@ -153,7 +153,7 @@ struct QueueReader {
     unacknowledged: VecDeque<UnacknowledgedEntry>,
     through: u64,
     unread_shards: BTreeSet<u32>,
-    /// The next batch starts with a poll for entries of other processes.
+    /// `true` if the next batch starts with a poll for entries of other processes.
     is_poll_due: bool,
     poll_backoff: Backoff,
     counted_at: Option<Instant>,
@@ -319,8 +319,8 @@ impl QueueReader {
     }
 
     /// Removes acknowledged entries if a removal is due, and reads the next entries. Counts the waiting events if the
-    /// read returned none. The second value is `true` if the read returned entries that this reader had delivered
-    /// earlier; the batch lacks them.
+    /// read returned no entries. The second value is `true` if the read returned entries that this reader had delivered
+    /// earlier; the batch does not contain these entries.
     async fn next_batch(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         self.remove(false).await;
         if std::mem::take(&mut self.is_poll_due) {
@@ -333,7 +333,8 @@ impl QueueReader {
         Ok((batch, is_known))
     }
 
-    /// Reads only the oldest and the newest queue position of each shard, because most queues have no new entries.
+    /// Finds the shards with new entries. Reads only the oldest and the newest queue position of each shard, because
+    /// most queues have no new entries.
     async fn poll_shards(&mut self) -> Result<(), StoreError> {
         let QueueOptions { store, partition, .. } = &self.options;
         let ends_of_shards = match store.queue_ends(partition).await {
@@ -373,8 +374,9 @@ impl QueueReader {
         }
     }
 
-    /// Later calls read a shard without more entries only after a notification, or after a poll has found new entries.
-    /// The result is as in [`Self::next_batch`].
+    /// Reads the next entries of the shards that may have more entries. If a shard has no more entries, later calls
+    /// read this shard only after a notification, or after a poll has found new entries. The result is as in
+    /// [`Self::next_batch`].
     async fn read(&mut self) -> Result<(DeliveryBatch, bool), StoreError> {
         // Immediately before the read, the reader takes the queue positions of the entries that this process has
         // written. The read must therefore find all of these entries. If the reader took these positions after the
@@ -471,7 +473,8 @@ impl QueueReader {
         self.notify_driver();
     }
 
-    /// An idle driver would not detect by itself that the store has lost commits.
+    /// Notifies the driver that the store may have lost commits, because an idle driver would not detect this loss by
+    /// itself.
     fn notify_driver(&self) {
         if let Some(handle) = &self.options.handle {
             handle.report_store_rollback();
@@ -512,8 +515,8 @@ impl QueueReader {
         );
     }
 
-    /// Processes notifications and acknowledgements while the channel is full. Returns `false` if the driver takes no
-    /// more deliveries, or sends no more acknowledgements.
+    /// Delivers a batch. Processes notifications and acknowledgements while the channel is full. Returns `false` if the
+    /// driver takes no more deliveries, or sends no more acknowledgements.
     async fn deliver(
         &mut self,
         sender: &mpsc::Sender<DeliveryBatch>,
@@ -555,8 +558,8 @@ impl QueueReader {
         }
     }
 
-    /// Removes acknowledged entries if a removal is due, or if `all` is set. If a shard has lost the newest of them,
-    /// starts to read its queue from the beginning.
+    /// Removes acknowledged entries if a removal is due, or if `all` is set. If a shard has lost the newest of these
+    /// entries, starts to read the queue of this shard from the beginning.
     async fn remove(&mut self, all: bool) {
         let threshold = (self.options.limit / 4).clamp(1, REMOVAL_THRESHOLD_EVENTS) as usize;
         let is_due =

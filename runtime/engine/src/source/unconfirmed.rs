@@ -91,7 +91,8 @@ impl UnconfirmedEvents {
             .unzip()
     }
 
-    /// Returns the number of confirmed events before the first unconfirmed event.
+    /// Records which of the published events the broker has accepted. Returns the number of confirmed events before the
+    /// first unconfirmed event.
     pub(super) fn confirm(&mut self, indexes: &[usize], accepted: &[bool]) -> u64 {
         for (index, accepted) in indexes.iter().zip(accepted) {
             let slot = &mut self.events[*index];

@@ -30,7 +30,7 @@ const POSSIBLE_LOSS_MESSAGE: &str = "the store went back in time, and events tha
                                      them before the loss. This process accepted the first of these events at `since`; \
                                      the producers must send all of them again";
 
-/// This process added the events to one shard of a queue, and they may still be unread.
+/// The events that this process added to one shard of a queue, and that may still be unread.
 struct UnreadQueue {
     partition: Partition,
     shard: u32,
@@ -69,7 +69,7 @@ pub(crate) async fn watch_accepted_events(
                 });
             }
         }
-        // If a check fails or takes too long, the next pass of this loop repeats it.
+        // If a check fails or takes too long, the next pass of this loop repeats the check.
         let checks = queues.iter().map(|queue| timeout(CHECK_TIMEOUT, queue.check(&**store)));
         drop(join_all(checks).await);
         if renewed_at.elapsed() >= RENEWAL_INTERVAL {

@@ -27,8 +27,9 @@ pub(super) enum StreamAction {
     Unbind {},
 }
 
-/// The media type must be JSON, so that no web page of another origin can start an action. A browser sends JSON for
-/// such a page only after a preflight request, and this listener does not allow preflight requests.
+/// Performs an action on a stream. The media type of the request must be JSON, so that no web page of another origin
+/// can start an action. A browser sends JSON for such a page only after a preflight request, and this listener does not
+/// allow preflight requests.
 pub(super) async fn act_on_stream(
     State(app): State<Arc<AdminState>>,
     path: Result<Path<String>, PathRejection>,

@@ -39,8 +39,8 @@ pub(super) struct KeysQuery {
     limit: Option<usize>,
 }
 
-/// Selects a page of dead letters or, with an `id`, one letter. An `id` without a `key` selects a letter whose event
-/// has no key.
+/// The parameters that select a page of dead letters or, with an `id`, one letter. An `id` without a `key` selects a
+/// letter whose event has no key.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct DeadQuery {
@@ -58,9 +58,10 @@ impl AdminState {
         self.figures.store().ok_or_else(not_yet)
     }
 
-    /// A blocking thread encodes the JSON. Each query holds one of [`QUERY_LIMIT`](super::QUERY_LIMIT) permits until
-    /// its response is sent; if the caller disconnects while the query runs, until the query ends. The permits
-    /// therefore limit both the running queries and the pages in memory.
+    /// Runs a query of the store, and returns its result as JSON, which a blocking thread encodes. Each query holds one
+    /// of [`QUERY_LIMIT`](super::QUERY_LIMIT) permits until its response is sent. If the caller disconnects while the
+    /// query runs, the query holds the permit until the query ends. The permits therefore limit both the running
+    /// queries and the pages in memory.
     pub(super) async fn respond<T, F>(
         &self,
         fetch: impl FnOnce(Arc<dyn Store>) -> F,

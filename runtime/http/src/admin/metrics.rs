@@ -177,8 +177,8 @@ impl MetricsSnapshot {
         snapshot
     }
 
-    /// Parked keys stopped at a failed or missing event. The number is the higher of two counts: the newest count in
-    /// the store, and the present count in the memory of this process.
+    /// Returns the number of parked keys (keys that stopped at a failed or missing event). This is the higher of two
+    /// counts: the newest count in the store, and the present count in the memory of this process.
     fn parked_keys(&self, stream: &Arc<str>, stats: &Stats) -> u64 {
         let counted = self.parked.get(stream).copied().unwrap_or_default();
         counted.max(stats.lanes_in(LaneState::Parked) as u64)

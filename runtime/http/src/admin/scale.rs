@@ -10,7 +10,8 @@ use tokio::sync::Notify;
 use super::AdminState;
 use crate::view;
 
-/// A shorter delay would be useless, because instances report their pending work every two seconds.
+/// The delay between two reads. A shorter delay would be useless, because instances report their pending work every two
+/// seconds.
 const READ_DELAY: Duration = Duration::from_secs(2);
 
 /// The result of the newest read, and the request for another read.

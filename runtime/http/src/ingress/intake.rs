@@ -22,8 +22,7 @@ use ordain_store::{AssignItem, AssignItemReply, Partition, QueueEnds, Store, Sto
 use super::recent_keys::RecentKeys;
 use super::routing::Routing;
 
-/// For this time after a queue was full, the intake requires room in all queues before it writes any event of a
-/// request.
+/// The time after a full queue in which the intake requires room in all queues before it writes any event of a request.
 const ROOM_CHECK_INTERVAL: Duration = Duration::from_mins(1);
 
 pub(super) struct Intake {
@@ -48,7 +47,7 @@ pub(super) struct Intake {
     /// content. `None` if `queue` retains the events and detects conflicts, or if the stream needs neither of the two.
     replay_log: Option<EventAssigner>,
     queue: EventAssigner,
-    /// `None` unless the broker chooses the partition of each key.
+    /// Chooses the queue of each event; `None` unless the broker chooses the partition of each key.
     routing: Option<Routing>,
     notifiers: Arc<QueueNotifiers>,
     /// The last time when a write found a full queue; `None` if no write has found one.

@@ -10,7 +10,8 @@ const GENERATION_KEYS_LIMIT: usize = 1 << 16;
 /// can forget a key.
 const GENERATION_INTERVAL: Duration = Duration::from_mins(1);
 
-/// A value for each recent key. The keys are digests. When a new generation begins, the older of the two is forgotten.
+/// A value for each recent key. The keys are digests. The values are in two generations. When a new generation begins,
+/// the older of the two is forgotten.
 pub(super) struct RecentKeys<V> {
     recent: HashMap<u64, V>,
     earlier: HashMap<u64, V>,

@@ -61,8 +61,8 @@ struct RecentWrites {
     decisions: u64,
     /// The newest entry of each key.
     newest: RecentKeys<NewestEntry>,
-    /// For the history digest of each run of entries in the unrouted queue, the number of decisions before the process
-    /// learned that the run was added.
+    /// The runs of entries that this process added to the unrouted queue, by their history digests. The value is the
+    /// number of decisions that the process had made when it learned that the run was added.
     unrouted_runs: RecentKeys<u64>,
 }
 
@@ -118,8 +118,8 @@ impl RecentWrites {
         self.unrouted_runs.insert(history, self.decisions, now);
     }
 
-    /// Requests end in another order than they make their decisions, so the entry of an earlier decision can arrive
-    /// here later.
+    /// Records an entry of a key, unless the recorded entry comes from a later decision. Requests may end in another
+    /// order than that of their decisions, so the entry of an earlier decision may arrive later.
     fn record_entry(&mut self, key: &str, entry: NewestEntry, now: Instant) {
         let key = digest(key.as_bytes());
         if self.newest.get(key).is_none_or(|newest| newest.decision <= entry.decision) {
@@ -251,8 +251,8 @@ impl Routing {
         Ok(partitions)
     }
 
-    /// Remembers the entries that this process added for the items. Each run has entries for the next items of its
-    /// queue and shard.
+    /// Remembers the entries that this process added for the items. Each run in `added` contains the entries for the
+    /// next items of the same queue and shard, in order.
     pub(super) fn record_entries(
         &self,
         decision: &Decision,

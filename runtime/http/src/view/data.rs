@@ -12,7 +12,8 @@ use serde_json::value::RawValue;
 
 use ordain_cloudevents::compact;
 
-/// JSON readers accept at least 100 levels, and the row around the data adds a few levels.
+/// The maximum nesting of data in a row. JSON readers accept at least 100 levels, and the row around the data adds a
+/// few levels.
 const NESTING_LIMIT: usize = 90;
 
 /// The data of an event, the state of a key, or the bytes of an unreadable delivery, as a part of a JSON text.
@@ -74,7 +75,7 @@ fn is_portable(json: &str) -> bool {
     NestingCheck { levels: NESTING_LIMIT }.deserialize(&mut reader).is_ok()
 }
 
-/// Fails if arrays and objects are nested more than `levels` deep.
+/// A check that fails if arrays and objects are nested more than `levels` deep.
 #[derive(Clone, Copy)]
 struct NestingCheck {
     levels: usize,

@@ -6,8 +6,9 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
-/// Far more than a page has. The limit protects the memory of this process against a server that is not Ordain: such a
-/// server can send a row in 2 bytes of JSON, and the row takes hundreds of bytes in memory.
+/// The maximum number of rows that are read: far more than a page has. The limit protects the memory of this process
+/// against a server that is not Ordain. Such a server can send a row in 2 bytes of JSON, and the row takes hundreds of
+/// bytes in memory.
 const ROWS_LIMIT: usize = 100_000;
 
 /// A list of rows that were read; at most 100,000.

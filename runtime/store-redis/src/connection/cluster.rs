@@ -23,7 +23,7 @@ use super::single::{ServerTarget, SingleServer};
 use super::{CommandGroup, is_broken};
 use ordain_store::{RedisAddress, RedisUrl};
 
-/// After the last try, the caller gets the error of the redirection or refusal.
+/// The maximum number of tries of a call. After the last try, the caller gets the error of the redirection or refusal.
 const TRIES_LIMIT: u32 = 6;
 /// The first delay between two tries of a call. Each later delay is twice as long as the delay before it. Some tries
 /// follow without a delay, for example the try after the first redirection.
@@ -39,7 +39,7 @@ const REFRESH_INTERVAL: Duration = Duration::from_millis(100);
 /// for replicas.
 pub(super) const LINKS_LIMIT: usize = 9;
 
-/// A Cluster has at most about 1,000 nodes (Redis Cluster specification).
+/// The maximum number of remembered addresses. A Cluster has at most about 1,000 nodes (Redis Cluster specification).
 const ADDRESSES_LIMIT: usize = 1_000;
 
 pub(super) struct Cluster {
@@ -343,14 +343,15 @@ impl Cluster {
         }
     }
 
-    /// Queries the nodes for the masters of the slots: first `named`, then the known masters and the nodes to which
-    /// slots are moving, except `failed`. If the best of their answers does not name a master for each slot, also
-    /// queries the configured hosts and the last known addresses of all nodes. The configured hosts can help if the
-    /// nodes have new addresses, or if the names of the nodes do not resolve. The known addresses can help if replicas
-    /// have replaced all masters. Ends the queries at an answer that names a master for each slot, if the master for
-    /// `slot` is not `failed`. Returns the best answer. An answer that names a master for `slot`, other than `failed`,
-    /// is better than an answer that names no such master. Among answers that are equal in this respect, the best
-    /// answer names masters for the most slots.
+    /// Queries the nodes for the masters of the slots, and returns the best answer. First queries `named`, then the
+    /// known masters and the nodes to which slots are moving, except `failed`. If the best of their answers does not
+    /// name a master for each slot, also queries the configured hosts and the last known addresses of all nodes. The
+    /// configured hosts can help if the nodes have new addresses, or if the names of the nodes do not resolve. The
+    /// known addresses can help if replicas have replaced all masters.
+    ///
+    /// An answer is better than another if it names a master for `slot` other than `failed`, and the other answer does
+    /// not. Among answers that are equal in this respect, the best answer names masters for the most slots. The queries
+    /// end early when an answer names a master for each slot, and the master for `slot` is not `failed`.
     async fn find_owners(
         &self,
         slot: usize,
@@ -388,8 +389,8 @@ impl Cluster {
         found
     }
 
-    /// Returns an error if the answer names an unknown node, because the address may by now belong to a node of another
-    /// Cluster.
+    /// Queries the node at a known address for the masters of the slots. Returns an error if the answer names an
+    /// unknown node, because the address may by now belong to a node of another Cluster.
     async fn query_known_host(
         &self,
         address: &RedisAddress,
@@ -425,7 +426,8 @@ impl ClusterState {
         self.addresses.values().map(|node| (node.host.clone(), node.port)).collect()
     }
 
-    /// If more than [`ADDRESSES_LIMIT`] addresses are remembered, forgets the addresses that this answer lacks.
+    /// Remembers the addresses of the nodes in an answer. If more than [`ADDRESSES_LIMIT`] addresses are remembered,
+    /// forgets the addresses that this answer lacks.
     fn remember_addresses(&mut self, owners: &SlotOwners) {
         self.addresses.extend(owners.nodes().clone());
         if self.addresses.len() > ADDRESSES_LIMIT {

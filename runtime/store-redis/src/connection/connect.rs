@@ -30,8 +30,8 @@ const REFUSAL_TIMEOUT: Duration = Duration::from_millis(300);
 /// The maximum size, in bytes, of the text with the reason why a server refuses connections.
 const REFUSAL_LIMIT_BYTES: u64 = 1 << 10;
 
-/// This module recognises a password in a server's text by this number of characters at the start of the password. The
-/// text may contain only the start of a long password.
+/// The number of characters at the start of a password by which this module recognises the password in a server's text.
+/// The text may contain only the start of a long password.
 const PASSWORD_START_CHARS: usize = 16;
 
 /// The address of a server, as Sentinels or the nodes of a Cluster report it.
@@ -74,8 +74,8 @@ pub(super) fn is_login_error(error: &RedisError) -> bool {
         || matches!(error.code(), Some("WRONGPASS" | "NOAUTH"))
 }
 
-/// `standalone`, `cluster` or `sentinel`. Redis reports the mode in the field `redis_mode`, and Valkey in the field
-/// `server_mode`.
+/// Returns the mode of a server: `standalone`, `cluster` or `sentinel`. Redis reports the mode in the field
+/// `redis_mode`, and Valkey in the field `server_mode`.
 pub(super) async fn mode(connection: &mut MultiplexedConnection) -> RedisResult<String> {
     let info: Value = cmd("INFO").arg("server").query_async(connection).await?;
     let info = bytes(info).unwrap_or_default();

@@ -40,14 +40,16 @@ pub(super) struct SentinelMaster {
 struct KnownMaster {
     /// The address of the master; `None` before the first connection.
     address: Option<NodeAddress>,
-    /// The epoch in the newest answer that led to this master, or that named this master and was not outdated.
+    /// The epoch in the newest answer of the Sentinels that led to this master. A later answer that names this master,
+    /// and is not outdated, also sets the epoch.
     epoch: u64,
     /// The master that this master has replaced; `None` if this master is the first master, or if an outdated answer
     /// led to this master.
     replaced: Option<NodeAddress>,
 }
 
-/// Queries the Sentinels, so that the links change to a new master. Ends when the last link is dropped.
+/// Queries the Sentinels at regular intervals, so that all links change to a new master. Ends when the last link is
+/// dropped.
 pub(super) async fn follow_master(master: Weak<SentinelMaster>) {
     loop {
         tokio::time::sleep(shortened(SENTINEL_POLL_INTERVAL)).await;
@@ -136,8 +138,8 @@ impl SentinelMaster {
 }
 
 impl KnownMaster {
-    /// Returns the master to use after an answer of the Sentinels: the known master if the answer names it or is
-    /// outdated; otherwise the master that the answer names.
+    /// Returns the master to use after an answer of the Sentinels. This is the known master if the answer names it, or
+    /// if the answer is outdated. Otherwise, this is the master that the answer names.
     fn choose<'a>(&'a self, answer: &'a SentinelAnswer) -> &'a NodeAddress {
         match &self.address {
             Some(known) if answer.names(known) || self.is_outdated(answer) => known,
@@ -193,7 +195,8 @@ mod tests {
         SentinelAnswer { epoch, master: node(port), other_addresses: Vec::new(), is_complete }
     }
 
-    /// The known master after an election with this epoch, in which port 2 replaced port 1.
+    /// Returns the known master after an election with this epoch, in which the master at port 2 replaced the master at
+    /// port 1.
     fn replaced_in(epoch: u64) -> KnownMaster {
         let mut known = KnownMaster::default();
         known.replace(node(1), &answer(0, 1, true));

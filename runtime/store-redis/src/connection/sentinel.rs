@@ -15,7 +15,8 @@ use ordain_store::RedisAddress;
 /// Sentinels possibly do not answer at all: a Sentinel often runs on the machine of the failed master.
 const OTHER_SENTINELS_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// If the Sentinels disagree, this is the master according to the Sentinels that know of the newest election.
+/// The master that the Sentinels name. If the Sentinels disagree, this answer comes from the Sentinels that know of the
+/// newest election.
 pub(super) struct SentinelAnswer {
     /// The epoch of the newest election that the Sentinels report; 0 if there was no election, or if the Sentinels do
     /// not report the epoch.
@@ -34,8 +35,8 @@ impl SentinelAnswer {
     }
 }
 
-/// One Sentinel is not enough: a Sentinel that is cut off from the others does not learn of an election, and names the
-/// old master.
+/// Queries all Sentinels of the URL. The answer of one Sentinel is not enough: a Sentinel that is cut off from the
+/// others does not learn of an election, and names the old master.
 pub(super) async fn query_sentinels(
     address: &RedisAddress,
     name: &str,

@@ -132,8 +132,8 @@ impl SingleServer {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `before` is the number of disconnects before this connection. Returns `false`, and does nothing, if another call
-    /// has already dropped or replaced the connection.
+    /// Drops a broken connection. `before` is the number of disconnects before this connection was opened. Returns
+    /// `false`, and does nothing, if another call has already dropped or replaced the connection.
     pub(super) fn drop_broken(&self, before: u64) -> bool {
         let mut current = self.current();
         let is_first = current.disconnects() == before;

@@ -30,7 +30,8 @@ impl LetterRange {
         self.from = bound(b'(', place);
     }
 
-    /// `key` is the common prefix of the places of the key's letters.
+    /// Returns the places of a key's letters with sequences in `range`. `key` is the common prefix of the places of the
+    /// key's letters.
     pub(in super::super) fn of_sequences(key: &[u8], range: &RangeInclusive<u64>) -> Self {
         let place = |sequence: u64| [key, &sequence.to_be_bytes()].concat();
         Self {
@@ -44,7 +45,8 @@ impl LetterRange {
 }
 
 pub(in super::super) struct LetterFilter {
-    /// The script reads pages of at most 16 places, so the read may return a few more letters.
+    /// The number of letters at which the read ends. The script reads pages of at most 16 places, so the read may
+    /// return a few more letters.
     pub(in super::super) limit: usize,
     /// The number of bytes at which the read ends. The page that reaches this number is the last page.
     pub(in super::super) bytes: usize,
@@ -68,7 +70,8 @@ pub(in super::super) struct ShardLetters {
     pub(in super::super) continue_after: Option<Bytes>,
 }
 
-/// One call examines a limited number of letters, so the caller must repeat the call if `continue_after` is `Some`.
+/// Reads letters of one shard. One call examines a limited number of letters. If `continue_after` in the result is
+/// `Some`, the caller must call this function again for the next letters.
 pub(in super::super) async fn letters_of_shard(
     store: &RedisStore,
     stream: &str,
@@ -103,9 +106,9 @@ impl LetterListing for RedisStore {
         cursor: Option<&str>,
         limit: usize,
     ) -> Result<ListPage<StoredLetter>, StoreError> {
-        // Each shard returns its letters in order, and the page merges them. If a shard has letters that it did not
-        // return, they may precede later letters of other shards. The page therefore ends at the first place where the
-        // letters of a shard are incomplete.
+        // Each shard returns its letters in order, and the page merges them. If a shard has more letters than it
+        // returned, these letters may precede letters of other shards. The page therefore ends at the first place where
+        // the letters of a shard are incomplete.
         let limit = limit.clamp(1, PAGE_ROWS_LIMIT);
         let mut prefix = Vec::new();
         if let Some(key) = key {
@@ -167,8 +170,8 @@ impl LetterListing for RedisStore {
     }
 }
 
-/// Returns `None` if the letter has expired. For an unreadable record, returns a letter with the raw bytes of the
-/// record, or `None` if `place` is not valid either.
+/// Decodes a stored letter; returns `None` if the letter has expired. For an unreadable record, returns a letter with
+/// the raw bytes of the record, or `None` if `place` is not valid either.
 fn kept_letter(store: &RedisStore, place: &[u8], record: Bytes, now: u64) -> Option<StoredLetter> {
     match decode_letter(&record) {
         Ok(stored) => (stored.at.saturating_add(store.dead_ttl) > now).then_some(stored),

@@ -671,9 +671,9 @@ do
   -- The kind of the result for a message that the readers have settled, and whose key has ended.
   local SETTLED = char(7)
 
-  -- Returns the result for a message whose number the store may have lost. Returns nil if every reader that has the
-  -- next number of the key has the same event under this number: the store then gives the message this number. If the
-  -- key has ended, the store gives no number, so that the key does not start again. In this case, the message counts as
+  -- Returns the result for a message whose number the store may have lost. If every reader that has the next number of
+  -- the key has the same event under this number, returns nil, and the store gives the message this number. If the key
+  -- has ended, the store gives no number, so that the key does not start again. In this case, the message counts as
   -- settled if the readers have it under any sequence. `refusal` is the result for any other message.
   local function lost_result(key, digests, has_ended, refusal)
     local number = counters[key].next
@@ -730,8 +730,8 @@ do
   end
 
   -- Sets the expiry time of the counter of an ended key to the expiry time of the key record that shows the end.
-  -- Usually the last event of the key sets this time. The store has lost this event, so the counter would otherwise
-  -- stay for ever.
+  -- Usually the last event of the key sets the expiry time of the counter. But the store has lost this event, so the
+  -- counter would otherwise stay for ever.
   local function end_counter(key)
     local counter, expires = counters[key], nil
     each_reader(key, function(_, record)
@@ -745,10 +745,10 @@ do
     end
   end
 
-  -- Assigns a producer's message, unless the log already has the message, or a reader has events with numbers that the
-  -- store has not given (see `numbered_elsewhere`). The log recognises a message with its own number by this number,
-  -- and a message without a number by its id. If the destination numbers no messages, every message is new. Returns the
-  -- result for the message: its kind, and a number.
+  -- Assigns a producer's message. Does not assign the message in two cases: the log already has it, or a reader has
+  -- events with numbers that the store has not given (see `numbered_elsewhere`). The log recognises a message with its
+  -- own number by this number, and a message without a number by its id. If the destination numbers no messages, every
+  -- message is new. Returns the result for the message: its kind, and a number.
   local function put_by_id(key, description, rest)
     if not numbered then
       return char(0) .. put_message(key, description, rest, is_own(description))

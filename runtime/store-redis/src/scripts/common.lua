@@ -276,7 +276,7 @@ local function is_after(a, b)
 end
 
 -- Returns the members of an index (a sorted set in which all members have the score 0) between two bounds, in byte
--- order, and at most `limit` members. Fails if the members are not in order: another program has then added members
+-- order, and at most `limit` members. Fails if the members are not in order, because another program has added members
 -- with other scores.
 local function members_of(index, from, to, limit)
   local members = redis.call('ZRANGEBYLEX', index, from, to, 'LIMIT', 0, limit)
@@ -339,8 +339,9 @@ local function spilled_and_first(record)
   return numbers[6], numbers[7], numbers[5]
 end
 
--- Restores the entries of a key in the index of spilled events, if the index has no entry of the key: another program
--- has then removed the index. The key must have spilled events. One call restores at most about `ENTRY_LIMIT` entries.
+-- Restores the entries of a key in the index of spilled events, if the index has no entry of the key. The index lacks
+-- the entries if another program has removed it. The key must have spilled events. One call restores at most about
+-- `ENTRY_LIMIT` entries.
 local function restore_spilled_index(data, spilled, key, record)
   local by_key = spilled_by(key)
   if #members_of(spilled, '[' .. by_key, '[' .. by_key .. string.rep(char(255), 9), 1) > 0 then

@@ -1,5 +1,5 @@
--- Checks whether a stream has data in a shard: waiting queue entries, or fields of its hash of data other than `f`,
--- `b`, `q` and `r`. These fields do not count, because they still exist when a partition no longer has data. Returns 1
+-- Checks whether a stream has data in a shard: waiting queue entries, or fields of its hash of data. Fields whose names
+-- begin with `f`, `b`, `q` or `r` do not count, because they still exist when a partition no longer has data. Returns 1
 -- if it finds data. Otherwise returns 0, and the cursor from which the next call continues; the cursor is 0 at the end.
 local data, log, cursor, examined, step = KEYS[1], KEYS[2], ARGV[2], 0, 8
 if (tonumber(redis.call('HGET', log, 'w') or '0') or 1) > 0 then

@@ -32,7 +32,7 @@ while true do
   local members = members_of(spilled, from, to, 16)
   for _, member in ipairs(members) do
     for _, sequence in ipairs(sequences_of(member, by_key)) do
-      -- A sequence may have no event. One of three cases: the event was never spilled; a commit has already removed the
+      -- A sequence may have no event, in three cases: the event was never spilled; a commit has already removed the
       -- event; or the script `commit` wrote the index entry, but ended before it made the commit.
       local event = is_requested(sequence) and redis.call('HGET', data, 'e' .. key .. sequence)
       if event then

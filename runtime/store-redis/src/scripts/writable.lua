@@ -1,8 +1,8 @@
--- Checks whether the store accepts events now. This script has no flags, so the server refuses it for the same reasons
--- as a script that writes. These are the reasons: the server has no free memory; its last write to the disk failed; it
--- has too few replicas; or it is a replica itself. The script also returns an error if the user may not run a command
--- that the store needs to accept an event. Returns 0 if the record of the store is missing (the third Redis key, which
--- only the caller of one shard names), otherwise 1. If the second argument is not empty, writes a mark of this name.
+-- Checks whether the store accepts events now. This script has no flags, so the server refuses it in the same four
+-- cases as a script that writes: the server has no free memory; its last write to the disk failed; it has too few
+-- replicas; or it is a replica itself. The script also returns an error if the user may not run a command that the
+-- store needs to accept an event. Returns 0 if the record of the store is missing (the third Redis key, which only the
+-- caller of one shard names), otherwise 1. If the second argument is not empty, writes a mark of this name.
 local marks, data, store, mark = KEYS[1], KEYS[2], KEYS[3], ARGV[2]
 local checks = {
   {'HGET', data, 'f'}, {'HMGET', data, 'f'}, {'HSET', data, 'f', '1'}, {'HDEL', data, 'f'}, {'TIME'},

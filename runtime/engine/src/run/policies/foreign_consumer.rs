@@ -67,7 +67,8 @@ impl ConsumerAnswer {
     }
 }
 
-/// The finding describes the foreign consumer that takes most events from the stream.
+/// Returns a finding if a queue has consumers of other programs. The finding describes the foreign consumer that takes
+/// most events from the stream.
 pub(super) fn foreign_consumer(
     queue: &ConsumedQueue,
     consumers: &[ConsumerAnswer],

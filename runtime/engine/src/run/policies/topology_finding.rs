@@ -24,8 +24,8 @@ pub(super) struct TopologyFinding {
     pub(super) warning: QueueWarning,
     /// The fault because of which the partition receives no events; `None` if the partition still receives events.
     pub(super) fault: Option<RoutingFault>,
-    /// `true` if the exchange divides its messages among the queues that are bound to it. Without the queue of this
-    /// partition, it routes events of all partitions to wrong queues.
+    /// `true` if the exchange divides its messages among the queues that are bound to it. If the queue of this
+    /// partition is not bound, the exchange routes events of all partitions to wrong queues.
     pub(super) concerns_stream: bool,
     /// `true` if `ordain check --connect` reports the finding as an error.
     pub(super) is_error: bool,

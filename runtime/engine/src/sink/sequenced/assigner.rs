@@ -246,8 +246,8 @@ impl SequenceAssigner {
         )
     }
 
-    /// The calls have limited size. Returns when the store has all messages, except those of partitions that this
-    /// process has lost or given up.
+    /// Passes the messages of the cursors to one shard, in calls of limited size. Returns when the store has all
+    /// messages, except those of partitions that this process has lost or given up.
     async fn assign_shard(&self, cursors: &mut [OutboxCursor]) -> Result<(), PublisherError> {
         let mut started = Instant::now();
         let mut throttle = LogThrottle::new(WARN_INTERVAL);
@@ -424,8 +424,9 @@ impl SequenceAssigner {
         let _ = timeout(FULL_QUEUE_RETRY_DELAY, has_room).await;
     }
 
-    /// The readers in this process do not get the queue positions of the new messages: a reader with these positions
-    /// would report messages that the store lost, but this sequence assigner repeats them from memory.
+    /// Notifies the readers in this process of new messages, but does not pass the queue positions of these messages.
+    /// If the store lost the messages, a reader with the positions would report them as lost, although this sequence
+    /// assigner repeats them from memory.
     fn notify_readers(&self, assign: &AssignRequest) {
         let Destination::Stream(stream) = &assign.destination else { return };
         let partitions: BTreeSet<u32> = assign.items().map(|item| item.partition).collect();

@@ -125,8 +125,8 @@ impl OutboxCursor {
         self.fenced_since.is_some()
     }
 
-    /// Returns `None` if there is no message to pass and nothing to check, or if this process has lost or given up the
-    /// partition.
+    /// Returns the messages for the next call. Returns `None` if there is no message to pass and nothing to check, or
+    /// if this process has lost or given up the partition.
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
             &*self.handle;
@@ -154,7 +154,8 @@ impl OutboxCursor {
         Some(AssignGroup { origin, chunks })
     }
 
-    /// If `may_roll_back` is true, the store may lose the chunks of the group, so they stay in memory.
+    /// Records that the store has the messages of a group. If `may_roll_back` is true, the store may lose the chunks of
+    /// the group, so the cursor keeps them in memory.
     pub(super) fn record_done(
         &mut self,
         group: &AssignGroup,
@@ -199,7 +200,8 @@ impl OutboxCursor {
         Some(messages)
     }
 
-    /// Some of the lost messages are no longer in memory. `last` is the newest outbox position that the store has.
+    /// Logs lost messages, some of which are no longer in memory. `last` is the newest outbox position that the store
+    /// has.
     pub(super) fn report_lost(&self, to: &str, last: Option<OutboxPosition>) {
         let Partition { stream, number } = &self.handle.partition;
         let range = self.lost_range(last);
@@ -239,7 +241,8 @@ impl OutboxCursor {
         self.is_abandoned = true;
     }
 
-    /// The next cursor of the same outbox and shard gets these messages. Returns `None` if there are none.
+    /// Returns the messages that stay in memory for the next cursor of the same outbox and shard; `None` if there are
+    /// none.
     pub(super) fn take_history(&mut self) -> Option<((Partition, u32, u32), OutboxHistory)> {
         let mut history = std::mem::take(&mut self.history);
         if history.is_empty() {

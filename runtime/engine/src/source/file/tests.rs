@@ -28,7 +28,7 @@ fn lines(numbers: Range<u32>) -> String {
     numbers.map(line).collect()
 }
 
-/// The oldest file comes first, as in logrotate.
+/// Increments the numbers of the older files. Renames the oldest file first, as logrotate does.
 fn shift(path: &Path) {
     let name = |number: u32| format!("{}.{number}", path.display());
     let is_free = |number: &u32| !fs::exists(name(*number)).expect("a folder");
@@ -118,7 +118,7 @@ fn lines_are_read_in_order_while_files_are_renamed() {
     }
 }
 
-/// A test runs the reader step by step.
+/// A reader that a test runs step by step.
 struct Steps {
     folder: tempfile::TempDir,
     reader: FileReader,

@@ -15,8 +15,9 @@ use super::identity::{head, if_permitted, is_copy_of, is_whole_copy};
 use super::listed_file::{ListedFile, open_listed};
 use super::tracked_file::TrackedFile;
 
-/// Only if these first bytes of two files are equal does the set compare the files themselves. The set may have
-/// thousands of files, and compares each new file with all of them.
+/// Number of first bytes of two files that the set compares before any other comparison of these files. The set may
+/// have thousands of files, and compares each new file with all of them. This first comparison is fast, and excludes
+/// most files.
 pub(super) const COMPARED_BYTES: usize = 1 << 10;
 
 impl FileSet {

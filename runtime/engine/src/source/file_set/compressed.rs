@@ -193,8 +193,9 @@ impl FileSet {
         Some(known.chain(self.files.iter().filter_map(TrackedFile::unreported_rest)).collect())
     }
 
-    /// Reads the length of the content, and its first bytes if the file may need a report. Sets `is_listing_outdated`
-    /// if a file is no longer at its path.
+    /// Finds the compressed files of a listing. Reads the length of the content of each of these files. If a file may
+    /// need a report, also reads the first bytes of its content. Sets `is_listing_outdated` if a file is no longer at
+    /// its path.
     pub(super) fn find_compressed(&mut self, listed: &[ListedFile]) -> io::Result<()> {
         let known = self.known_digests();
         let mut files = Vec::new();
@@ -381,8 +382,9 @@ fn digest_of((inode, length, seconds, nanoseconds): FileState) -> u64 {
     digest(numbers.map(u64::to_be_bytes).as_flattened())
 }
 
-/// The digest covers the length of the compressed data and its last bytes, which contain a checksum of the content in
-/// most formats. Returns `None` if the path no longer leads to the file, or if a program has truncated the file.
+/// Returns the digest of a compressed file, and the length of its content. The digest covers the length of the
+/// compressed data and its last bytes, which contain a checksum of the content in most formats. Returns `None` if the
+/// path no longer leads to the file, or if a program has truncated the file.
 fn read_content(found: &ListedFile) -> io::Result<Option<(u64, Option<u64>)>> {
     let Some(file) = open_listed(found)? else { return Ok(None) };
     let length = found.metadata.len();

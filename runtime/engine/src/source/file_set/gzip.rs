@@ -21,8 +21,8 @@ pub(super) fn content_bytes(path: &Path, tail: &TailFingerprint) -> Option<u64> 
     bytes.map(|bytes| u32::from_le_bytes(*bytes).into()).filter(|length| *length > 0)
 }
 
-/// Returns at most [`TAIL_LIMIT_BYTES`] bytes, or `None` if the file has another format, or a damaged or incomplete
-/// beginning.
+/// Returns the first bytes of the content, at most [`TAIL_LIMIT_BYTES`] bytes. Returns `None` if the file has another
+/// format, or a damaged or incomplete beginning.
 pub(super) fn content_head(file: &File) -> io::Result<Option<Vec<u8>>> {
     let mut head = Vec::new();
     let content = MultiGzDecoder::new(file).take(TAIL_LIMIT_BYTES as u64).read_to_end(&mut head);

@@ -21,7 +21,7 @@ use super::tracked_file::TrackedFile;
 
 /// The source reads an unfinished file (see [`FileSet::is_unfinished`]) that has not changed for this time. Such a file
 /// may never become complete, for example if an operator has recovered only a part of a damaged compressed file. The
-/// last bytes of such a compressed file state a random length.
+/// last bytes of a damaged compressed file state a random length.
 const UNCOMPRESS_TIMEOUT: Duration = Duration::from_mins(1);
 
 impl FileSet {
@@ -194,8 +194,8 @@ impl FileSet {
 
     /// Adds to `listed`, as older files, the files to which the link of the path has led since the last scan. A program
     /// may write the date or the time into the names of its files, and may let the link lead to the newest file. The
-    /// names of these files are between the name of the newest tracked file before `target` and the name of `target`.
-    /// Returns `false` if programs rename the files of the folder without a pause.
+    /// names of the added files are between the name of the newest tracked file before `target` and the name of
+    /// `target`. Returns `false` if programs rename the files of the folder without a pause.
     fn list_predecessors(
         &mut self,
         target: &FilePattern,
@@ -227,10 +227,10 @@ impl FileSet {
         Ok(true)
     }
 
-    /// Adds to `listed` the files of a pattern's folder to whose names `role_of` gives a role. Leaves out a file whose
-    /// name is not UTF-8, and logs a warning: the progress of a file contains its name as text. `is_ignored` is `true`
-    /// if the source ignores all older files of the folder that the set does not track yet. Returns `false` if programs
-    /// rename the files of the folder without a pause.
+    /// Adds to `listed` each file of a pattern's folder if `role_of` returns a role for its name. Leaves out a file
+    /// whose name is not UTF-8, and logs a warning: the progress of a file contains its name as text. `is_ignored` is
+    /// `true` if the source ignores all older files of the folder that the set does not track yet. Returns `false` if
+    /// programs rename the files of the folder without a pause.
     fn list_folder(
         &mut self,
         pattern: &FilePattern,

@@ -53,12 +53,12 @@ impl FileSet {
         Ok(())
     }
 
-    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. After a
-    /// program has overwritten the bytes that were read of a tracked file, this file counts as not tracked. Such an
-    /// older file may contain the unread lines of a tracked file that a program has copied and then truncated. Also
-    /// returns `true` if the folder is missing, or if programs rename or truncate files of the folder during this call.
-    /// In these two cases, the caller must wait for a complete scan. If a program truncates the file that the caller
-    /// reads, the result may be wrong.
+    /// Returns whether the folder has an older file that is neither tracked nor a copy of a tracked file. If a program
+    /// has overwritten the bytes that were read of a tracked file, this tracked file counts as not tracked. An older
+    /// file that is not tracked may contain the unread lines of a tracked file that a program has copied and then
+    /// truncated. Also returns `true` if the folder is missing, or if programs rename or truncate files of the folder
+    /// during this call. In these two cases, the caller must wait for a complete scan. If a program truncates the file
+    /// that the caller reads, the result may be wrong.
     pub(in crate::source) fn has_unknown_older_file(&mut self) -> io::Result<bool> {
         let Some(pattern) = self.pattern.clone() else { return Ok(false) };
         let Some(listed) = self.list(&pattern, |role| role != FileRole::Live)? else {
@@ -187,8 +187,9 @@ impl FileSet {
         Ok(())
     }
 
-    /// The index is that of the first tracked file that is later in the listing and of which no line was read, or the
-    /// end of the set. `at` is the position of the new file in the listing.
+    /// Returns the index at which the set inserts a new file. This is the index of the first tracked file that is later
+    /// in the listing and of which no line was read. Without such a file, it is the end of the set. `at` is the
+    /// position of the new file in the listing.
     fn place(&self, at: usize, positions: &FilePositions) -> usize {
         let is_later = |tracked: &TrackedFile| {
             let position = positions.get(&tracked.progress.inode);

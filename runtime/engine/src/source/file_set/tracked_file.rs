@@ -50,7 +50,8 @@ pub(in crate::source) struct TrackedFile {
     /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
     /// comparison has read these bytes since the newest listing of the folder.
     pub(super) start: Option<Vec<u8>>,
-    /// The newest scan found no file with this identity and content, neither among the open files nor in the folder.
+    /// `true` if the newest scan found no file with this identity and content, neither among the open files nor in the
+    /// folder.
     pub(super) is_missing: bool,
     /// `true` if an earlier listing of the present scan already showed that the file is missing.
     pub(super) was_missing: bool,
@@ -115,7 +116,8 @@ impl TrackedFile {
         Ok(opened)
     }
 
-    /// The other file, such as a copy, begins with the bytes that were read. The position stays the same.
+    /// Continues in another file, such as a copy, which begins with the bytes that were read. The position stays the
+    /// same.
     pub(super) fn continue_in(
         &mut self,
         path: &Path,
@@ -257,13 +259,14 @@ impl TrackedFile {
         Ok(!self.progress.print.matches(file)? || self.is_cut_in(file)?)
     }
 
-    /// A file that a program truncated before the source read anything of it counts as found.
+    /// Returns whether the file is found. A file that a program truncated before the source read anything of it counts
+    /// as found.
     pub(super) fn is_present(&self) -> bool {
         !self.is_missing || self.is_cut
     }
 
-    /// The source may have read blanks, which do not identify a file: many files begin with the same blanks after a
-    /// truncation.
+    /// Returns whether the source has read no line of the file, or only blanks. Blanks do not identify a file: many
+    /// files begin with the same blanks after a truncation.
     pub(in crate::source) fn has_no_read_line(&self) -> bool {
         self.progress.position().line == 0 || self.progress.has_only_blanks
     }
@@ -290,8 +293,8 @@ impl TrackedFile {
         self.is_gone() && !is_forgotten && !self.progress.is_compressed && self.loss.is_none()
     }
 
-    /// If nothing was read, returns the fingerprint of the first bytes. Returns `None` if the set knows no byte of the
-    /// file.
+    /// Returns the fingerprint of the bytes that were read. If nothing was read, returns the fingerprint of the first
+    /// bytes. Returns `None` if the set knows no byte of the file.
     pub(super) fn beginning(&self) -> Option<&ReadFingerprint> {
         let FileProgress { print, first_bytes, .. } = &self.progress;
         [print, first_bytes].into_iter().find(|known| known.end() > 0)

@@ -41,7 +41,7 @@ impl ProcessMetrics {
             cpu_seconds,
             start_time_seconds,
             resident_memory_bytes: value("/proc/self/status", "VmRSS:").map(|kib| kib << 10),
-            // The listing has a descriptor of its own, which is closed when the listing ends.
+            // Do not count the descriptor of this listing, which is closed when the listing ends.
             open_fds: fs::read_dir("/proc/self/fd").ok().map(|open| open.count() as u64 - 1),
             max_fds: value("/proc/self/limits", "Max open files"),
         }

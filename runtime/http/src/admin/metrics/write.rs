@@ -286,7 +286,8 @@ impl MetricsEncoder<'_, '_> {
         self.samples(name, help, MetricType::Counter, samples)
     }
 
-    /// `of` returns the gauges of a partition; this function adds the labels `stream` and `partition`.
+    /// Writes a gauge of the partitions. `of` returns the samples of a partition; this function adds the labels
+    /// `stream` and `partition`.
     fn gauges(
         &mut self,
         name: &str,

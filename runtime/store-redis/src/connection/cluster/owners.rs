@@ -70,8 +70,8 @@ fn parse_node(node: Value, host: &str) -> Option<(String, NodeAddress)> {
     (name != "?").then_some((text(id)?, NodeAddress { host: name, port }))
 }
 
-/// A slot and the address of a node. If the address has no host, uses `host`, the host of the node that reported the
-/// error.
+/// Returns the address of the node to which an error redirects a call. `detail` contains a slot and the address. If the
+/// address has no host, uses `host`, the host of the node that reported the error.
 pub(super) fn parse_redirection(detail: &str, host: &str) -> Option<NodeAddress> {
     let (name, port) = detail.split_ascii_whitespace().nth(1)?.rsplit_once(':')?;
     let name = if name.is_empty() { host } else { name };

@@ -73,7 +73,7 @@ impl Fixture {
         fs::rename(self.path(from), self.path(to)).unwrap();
     }
 
-    /// Keeps the inode of an existing file `to`.
+    /// Copies a file. An existing file `to` keeps its inode.
     pub(super) fn copy(&self, from: &str, to: &str) {
         fs::copy(self.path(from), self.path(to)).unwrap();
     }
