@@ -124,7 +124,7 @@ fn entry(line: &str) -> Option<(&str, &str)> {
     is_entry.then_some((source, target))
 }
 
-/// Returns the path in a project of a target, which is relative to the project's copy of the SDK.
+/// Returns the path of a target in a project. The target is relative to the project's copy of the SDK.
 fn in_project(target: &str) -> String {
     let target = target.strip_prefix(SDK_FOLDER).map_or(target, |inner| inner.trim_matches('/'));
     let mut parts: Vec<&str> = SDK_FOLDER.split('/').collect();

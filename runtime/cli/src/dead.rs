@@ -43,7 +43,7 @@ pub(crate) struct DeadListArgs {
     /// newest letter of the group. Numbers in the reasons count as equal.
     #[arg(long)]
     group: bool,
-    /// Maximum number of dead letters. The default is 1,000, and all with --group.
+    /// Maximum number of dead letters. Default: 1,000; with --group, all dead letters.
     #[arg(long)]
     limit: Option<usize>,
     /// Print one JSON object per line. Without --group, each object contains the whole event.
@@ -108,7 +108,9 @@ async fn list_groups(
     let mut groups = LetterGroups::default();
     let limit = args.limit.unwrap_or(usize::MAX);
     let more_may_exist = read_rows(args, limit, target, |rows: &[LetterRow]| {
-        rows.iter().for_each(|row| groups.add(row));
+        for row in rows {
+            groups.add(row);
+        }
         Ok(())
     })
     .await?;

@@ -354,8 +354,8 @@ impl ConfigChecker<'_> {
     }
 
     /// Reports the setting `at` if the file does not define its sink, or if the sink does not keep every message. The
-    /// sink receives dead letters, events or alerts. They must not be lost, and they name no queue for a reply. An
-    /// invalid sink counts as defined, because the reader has already reported the error of the sink.
+    /// sink receives dead letters, events of other types, or alerts. Such messages must not be lost, and name no queue
+    /// for a reply. An invalid sink counts as defined, because the reader has already reported the error of the sink.
     fn require_sink(&mut self, at: &str, sink: &ResourceName) {
         if let Some(SinkConfig::Amqp(config)) = self.config.sinks.get(sink) {
             if config.routing_key.names_reply_queue() {

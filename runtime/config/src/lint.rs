@@ -64,8 +64,9 @@ impl ConfigLint<'_> {
         }
     }
 
-    /// Warns if the store may remove an event before the longest search for missing events requests the event from the
-    /// store. Also warns if the store may remove a dead letter before this search replays the event in the letter.
+    /// Warns if the store may remove an event too early: before the longest search for missing events has requested the
+    /// event from the store. Also warns if the store may remove a dead letter before this search replays the event in
+    /// the letter.
     fn gaps(&mut self, name: &ResourceName, stream: &StreamConfig) {
         if stream.ordering != OrderingMode::Sequenced {
             return;

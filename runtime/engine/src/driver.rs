@@ -84,7 +84,7 @@ pub struct Driver {
     source_failed: Option<DriverError>,
     block_log: BlockLog,
     /// The number of unpublished messages, and the time of its newest change. `None` until the driver drains the
-    /// partition and waits only for the outbox publisher.
+    /// partition (hands it over) and waits only for the outbox publisher.
     unpublished: Option<(usize, Instant)>,
     /// The value of [`Store::disconnects`] at the newest check. A change shows that the store may have gone back in
     /// time.
@@ -222,10 +222,9 @@ impl Driver {
     }
 
     /// Passes the reports in [`DriverConfig::backlog`] (`left_over`) to the sequencer, before any other input.
-    /// `is_fed_locally` is true if two conditions hold: this run has `once`, and every writer adds the events of each
-    /// key to the queue of the source in order and without gaps. No missing event can then arrive after a later event.
-    /// The driver therefore reports the end of the source before the first delivery, and the sequencer does not wait
-    /// for missing events.
+    /// `is_fed_locally` is true in a run with `once` if every writer adds the events of each key to the queue of the
+    /// source in order and without gaps. No missing event can then arrive after a later event. The driver therefore
+    /// reports the end of the source before the first delivery, and the sequencer does not wait for missing events.
     fn begin(&mut self, left_over: Vec<Input>, is_fed_locally: bool) {
         self.handle.driven.store(true, Ordering::SeqCst);
         for input in left_over {
@@ -249,7 +248,8 @@ impl Driver {
         }
     }
 
-    /// Begins to drain the partition, or fails if this instance has lost the partition. Returns `phase`.
+    /// Begins to drain the partition: the sequencer starts no more turns, so that this instance can hand the partition
+    /// over. Fails if this instance has lost the partition. Returns `phase`.
     fn enter_phase(&mut self, phase: OwnershipPhase) -> Result<OwnershipPhase, DriverError> {
         if phase == OwnershipPhase::Lost {
             return Err(DriverError::Fenced);
@@ -300,9 +300,8 @@ impl Driver {
     /// Warns if a stopped key blocks the partition. A stopped key blocks the partition if `overflow` is `pause` and the
     /// store holds `spill_limit` events of the key. Usually, only an operator's action or another handler version can
     /// release such a key. In a run with `once`, and after the failure of the source, the driver does not wait for this
-    /// release: as soon as the search for parked keys has ended, this method returns an error instead of a warning. If
-    /// the source has ended, no key counts as blocking the partition. After a warning, this method logs the end of the
-    /// block.
+    /// release. This method then returns an error as soon as the search for parked keys has ended. If the source has
+    /// ended, no key counts as blocking the partition. After a warning, this method logs the end of the block.
     fn check_blocked(&mut self, once: bool, searched: bool) -> Result<(), DriverError> {
         let stopped = self.sequencer.stopped_by().filter(|_| !self.source_ended);
         self.metrics.set_full_key(stopped);
@@ -516,8 +515,8 @@ impl Driver {
         is_idle
     }
 
-    /// Returns whether all messages of the partition are published, or their number has not changed for
-    /// [`PUBLISH_IDLE_TIMEOUT`].
+    /// Returns whether all messages of the partition are published, or the number of unpublished messages has not
+    /// changed for [`PUBLISH_IDLE_TIMEOUT`].
     fn is_publishing_finished(&mut self) -> bool {
         let unpublished = self.sequencer.stats().outbox;
         let (before, since) = self.unpublished.unwrap_or((unpublished, Instant::now()));
@@ -562,10 +561,11 @@ impl Driver {
         self.source_failed.map_or_else(|| Ok(self.sequencer.stats()), Err)
     }
 
-    /// The source may be unable to deliver its events a second time. The driver therefore continues until each
-    /// delivered event is settled or held in the store. The sequencer moves waiting events into the store after
-    /// `spill_after`. The driver ends earlier if a stopped key blocks the partition ([`DriverError::KeyFull`]), if this
-    /// instance releases or has lost the partition, or if the driver itself fails.
+    /// Handles a failure of the source. The driver continues until each delivered event is settled (ended for good) or
+    /// held in the store. The reason: the source may be unable to deliver its events a second time. The sequencer moves
+    /// waiting events into the store after `spill_after`. The driver ends earlier in three cases: a stopped key blocks
+    /// the partition ([`DriverError::KeyFull`]), this instance releases or has lost the partition, or the driver itself
+    /// fails.
     async fn handle_source_failure(&mut self, source: &mut SourceHandle) {
         let gone = |_| std::io::Error::other("its reader ended unexpectedly");
         let error = (&mut source.failure).await.unwrap_or_else(gone);

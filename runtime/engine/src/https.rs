@@ -14,7 +14,7 @@ pub fn agent(url: &str) -> ConfigBuilder<AgentScope> {
     if url.starts_with("https:") { config.tls_config(tls()) } else { config }
 }
 
-/// The process reads the certificates once.
+/// Returns the TLS settings. The process reads the trusted certificates of the machine only once.
 fn tls() -> TlsConfig {
     static ROOT_CERTIFICATES: LazyLock<RootCerts> = LazyLock::new(|| {
         let found = rustls_native_certs::load_native_certs();

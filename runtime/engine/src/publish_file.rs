@@ -533,8 +533,8 @@ fn next_older_file(
     let is_live = is_same_inode(last, &live.metadata()?);
     for (index, older) in rotated.iter().enumerate() {
         // If the file of the previous run is not among the rotated files, the times of creation show which rotated
-        // files are newer. If the path still names the file of the previous run, a program has rewritten this file, and
-        // the rotated files may be older: publish none of them.
+        // files are newer. If the path still names the file of the previous run, a program has rewritten this file. The
+        // rotated files may then be older, so publish none of them.
         let is_newer = match place {
             Some(place) => index > place,
             None => !is_live && last.created_ns != 0 && older.created_ns > last.created_ns,

@@ -107,8 +107,8 @@ impl ReplaySources {
         partition: &Partition,
         limits: &ReplayLimits,
     ) -> Self {
-        // A server returns events in the form in which producers send them, so the decoder finds the values at the same
-        // places.
+        // A server returns events in the form in which producers send them, so the decoder finds the values at the
+        // places that the settings of the source name.
         let event_size = config.runtime.event_size.bytes();
         let decoder = EventDecoder::new(OrderingMode::Sequenced, event_size)
             .with_locations(stream.source.cloudevent_locations());

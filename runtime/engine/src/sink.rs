@@ -52,9 +52,10 @@ impl LineSink {
     }
 
     /// Opens the file at the sink's path if all appended data is synced and the path no longer leads to the open file,
-    /// for example after log rotation. Creates a missing file. If another file is open now, returns a mark, which the
-    /// caller must store before it appends. This mark replaces the marks of this sink in all pending runs (runs whose
-    /// messages the store has not recorded as published yet).
+    /// for example after log rotation. Creates a missing file. If another file is open now, returns its mark (the
+    /// record of its length and identity for the store). The caller must store this mark before it appends. This mark
+    /// replaces the marks of this sink in all pending runs (runs whose messages the store has not recorded as published
+    /// yet).
     pub(crate) fn follow_path(&mut self) -> io::Result<Option<Mark>> {
         match self {
             Self::File(file) => file.follow_path(),

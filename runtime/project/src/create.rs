@@ -189,8 +189,8 @@ fn fifo_config(text: &str) -> String {
     config
 }
 
-/// Removes the sequences of events, and puts the events of each key into the order of their sequences. The lines after
-/// an event that are no events, such as an expectation of a scripted test, stay after this event.
+/// Removes the sequences of events, and puts the events of each key into the order of their sequences. If a line after
+/// an event is no event, such as an expectation of a scripted test, the line stays after this event.
 fn fifo_events(text: &str) -> String {
     let mut events: Vec<(String, u64, String)> = Vec::new();
     for line in text.lines() {

@@ -126,8 +126,9 @@ impl DevRun {
         Ok((built, self.next_store(input, sandbox)?))
     }
 
-    /// Starts to open the store of the next run. Every key begins anew, so that the outcomes of two builds can be
-    /// compared. The states of the keys remain if the events do not come again.
+    /// Starts to open the store of the next run. If the next run gets the same events again, every key begins anew, so
+    /// that the outcomes of two builds can be compared. With events over HTTP, or with `keep`, the states of the keys
+    /// remain.
     fn next_store(
         &self,
         input: &EventInput,

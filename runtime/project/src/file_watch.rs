@@ -14,7 +14,7 @@ const QUIET_TIME: Duration = Duration::from_millis(10);
 /// Size above which only the length and the time of a file count, because reading the file would delay the build.
 const READ_LIMIT_BYTES: u64 = 4 << 20;
 
-/// Folders in which tools write. A build would otherwise start the next build.
+/// Folders in which tools write, and which the watch ignores. Otherwise, each build would start the next build.
 const IGNORED_FOLDERS: [&str; 6] =
     ["target", "plugins", "node_modules", "__pycache__", ".git", ".venv"];
 

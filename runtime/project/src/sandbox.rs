@@ -51,7 +51,7 @@ pub(crate) enum Delays {
 pub(crate) struct Sandbox {
     folder: PathBuf,
     /// The folder of the store and of the sinks. It is in memory, unless the store is kept or the system has no folder
-    /// in memory. Each commit waits for the disk, which would delay the outcomes.
+    /// in memory. On a disk, each commit would wait for the disk, and delay the outcomes.
     data: PathBuf,
     /// Locked while this process uses the folder.
     _lock: LockedFile,
@@ -180,8 +180,8 @@ impl Sandbox {
         Ok(LoadedConfig::load(&file)?)
     }
 
-    /// Replaces the source of a stream. A stream of kind `stream` that gets no events from the feed keeps its source,
-    /// and every other stream without a feed gets no event.
+    /// Replaces the source of a stream. A stream of kind `stream` keeps its source if it gets no events from the feed.
+    /// Every other stream without a feed gets no events.
     fn set_source(
         &self,
         name: &str,

@@ -12,8 +12,8 @@ use crate::error::ProjectError;
 /// The member that makes a JSON object an expectation.
 const EXPECT: &str = "expect";
 
-/// The members of an expectation that contain a part of a text. An expectation has either one of them, or members of an
-/// effect.
+/// The members of an expectation that contain a part of a text. An expectation has either one of these members, or
+/// members of an effect ([`EFFECTS`]).
 const REASONS: [&str; 4] = ["reject", "retry", "fault", "not_executed"];
 
 /// The members of an expectation for an event that takes effect.

@@ -24,7 +24,7 @@ use crate::session::{self, FinishedRun, blocked_reason};
 pub struct TestRun<'a> {
     /// The configuration of the project.
     pub project: &'a LoadedConfig,
-    /// The files to run. If there is none, all files in the folder of tests.
+    /// The files to run. If this list is empty, all files in the folder of tests.
     pub files: Vec<PathBuf>,
     /// The folder of the store and of other temporary files.
     pub state: PathBuf,
@@ -249,7 +249,7 @@ fn display_path(path: &Path) -> String {
     path.strip_prefix(".").unwrap_or(path).display().to_string()
 }
 
-/// The finished run of a script, for the search of the outcome of each event.
+/// A finished run of a script, in which the command finds the outcome of each event.
 struct Matcher<'a> {
     stream: &'a StreamConfig,
     decoder: EventDecoder,

@@ -78,7 +78,8 @@ impl Drop for OpeningStore {
 }
 
 /// Loads the handlers, and runs the streams until `shutdown` becomes true. With `once`, also ends when every event is
-/// settled or held. Without `once`, reports the notices about events that no handler executed while the streams run.
+/// settled or held. Without `once`, also reports, while the streams run, the notices about events that no handler
+/// executed.
 pub(crate) async fn run(
     loaded: &LoadedConfig,
     store: OpeningStore,

@@ -151,10 +151,10 @@ impl EventAssigner {
     /// `only` contains the shards to which this method may write. Writes nothing to a shard that lacks its witness, an
     /// earlier event that the shard must have.
     ///
-    /// The store has already numbered the events of an earlier call. Since the store lost these numbers, the readers
-    /// may have received the events from the broker or from the queue of the stream. For such events, this method
-    /// therefore requests the lost numbers ([`AssignRequest::reuses_lost_numbers`]). The readers recognise the repeated
-    /// events.
+    /// The store numbered the events of an earlier call, and has lost these numbers. But the readers may have received
+    /// the events with these numbers, from the broker or from the queue of the stream. For such events, this method
+    /// therefore requests the lost numbers ([`AssignRequest::reuses_lost_numbers`]), by which the readers recognise the
+    /// repeated events.
     pub(crate) async fn reassign_lost(
         &self,
         items: &[AssignItem],

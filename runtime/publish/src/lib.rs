@@ -38,8 +38,8 @@ pub use assign::{AssignError, AssignResult, EventAssigner, QueuedEntries};
 use history::PublishedCalls;
 pub use writer::QueueWriter;
 
-/// The time for which a publisher, open or opening, retries calls to an unreachable store or broker. With a store in
-/// Redis, a publisher also waits for at most this time until a full queue has room.
+/// The time for which a publisher retries calls to an unreachable store or broker, also while the publisher opens. With
+/// a store in Redis, a publisher also waits for at most this time until a full queue has room.
 pub const RETRY_TIMEOUT: Duration = Duration::from_secs(30);
 /// Delay between two attempts to declare the exchange and the queues while the broker is unavailable.
 const BROKER_RETRY_DELAY: Duration = Duration::from_millis(500);
@@ -448,8 +448,8 @@ fn refusal_message(stream: &str, event: &Event, reply: AssignItemReply, reuses: 
     let key = event.key();
     match reply {
         AssignItemReply::KeyEnded if reuses => format!(
-            "key {key:?} has ended, and Ordain cannot check whether the stream has settled this event, because it \
-             keeps only the digests of the last `digests` (a setting) events of a key. If the event was published \
+            "key {key:?} has ended, and Ordain cannot check whether the stream has settled this event, because the \
+             stream keeps only the digests of the newest events of a key (setting `digests`). If the event was published \
              before the end of the key, the stream has settled it: publish the other lost events without this event. \
              If the event is new, publish it when `complete_ttl` has passed since the end of the key"
         ),

@@ -48,7 +48,7 @@ impl CacheDir {
             Ok(dir) => return Some(Self::Permanent(dir)),
             Err(error) => error,
         };
-        // A check of a file needs no folder of handlers.
+        // Log no warning if the folder of handlers is missing: a command that only checks files needs no such folder.
         let has_parent = dir.parent().is_some_and(|parent| parent.symlink_metadata().is_ok());
         if has_parent {
             tracing::warn!(

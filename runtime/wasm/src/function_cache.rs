@@ -48,8 +48,8 @@ impl FunctionCache {
         Self { file, content, stored, changes: Mutex::default() }
     }
 
-    /// Writes the functions that the compiler needed, and forgets all others. Writes nothing if the compiler needed only
-    /// functions of the file: either all of them, or none because it found the whole component in another cache.
+    /// Writes the functions that the compiler needed, and forgets all others. Writes nothing if the compiler needed
+    /// only functions of the file: either all of them, or none because it found the whole component in another cache.
     pub(super) fn save(&self) -> io::Result<()> {
         let changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
         if changes.added.is_empty() {
@@ -88,7 +88,7 @@ impl CacheStore for FunctionCache {
 
     fn insert(&self, key: &[u8], code: Vec<u8>) -> bool {
         let mut changes = self.changes.lock().unwrap_or_else(PoisonError::into_inner);
-        // The code in the file is unreadable if the compiler compiled a function of the file again.
+        // If the file has code for this function, the compiler could not read that code. The new code replaces it.
         changes.used.remove(key);
         changes.added.insert(key.to_vec(), code);
         true

@@ -44,7 +44,7 @@ pub enum ExecutionResult<'a> {
 /// A receiver of the executions and of the log lines of all handlers of an engine. The worker that executes the event
 /// calls the methods, so they must return soon.
 pub trait ExecutionObserver: LogTarget {
-    /// Receives an execution that has ended. The receiver gets the log lines of the execution before.
+    /// Receives an execution that has ended. The receiver has already received the log lines of this execution.
     fn executed(&self, execution: &Execution<'_>);
 }
 

@@ -1,4 +1,4 @@
-//! Makes a component of a core module, for languages whose compilers end with a core module. The component has the
+//! Makes a component of a core module, for languages whose compilers produce only core modules. The component has the
 //! interfaces of `wit/handler.wit`. An adapter translates the module's imports of WASI preview 1 to WASI 0.2. This
 //! crate must never access a file.
 

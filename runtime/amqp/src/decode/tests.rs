@@ -43,7 +43,7 @@ fn valid_text_that_begins_with_the_replacement_character_is_decoded() {
 }
 
 #[test]
-fn time_header_without_a_number_does_not_hide_the_timestamp() {
+fn time_header_without_a_possible_time_does_not_hide_the_timestamp() {
     let text = |text: &str| AMQPValue::LongString(text.into());
     for (value, time_ms) in [
         (AMQPValue::LongLongInt(1_234), 1_234),
@@ -52,6 +52,8 @@ fn time_header_without_a_number_does_not_hide_the_timestamp() {
         (text(""), 7_000),
         (AMQPValue::Boolean(true), 7_000),
         (AMQPValue::LongLongInt(-1), 7_000),
+        // In ms, this number of µs is a time in the year 57,870.
+        (AMQPValue::LongLongInt(1_764_072_000_000_000), 7_000),
     ] {
         let mut headers = FieldTable::default();
         headers.insert(TIME_MS_HEADER.into(), value);

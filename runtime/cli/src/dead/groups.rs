@@ -17,7 +17,7 @@ const HEX_NUMBER_CHARS: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct LetterGroups {
     groups: HashMap<GroupKey, LetterGroup>,
-    /// The number of letters whose groups would exceed [`GROUPS_LIMIT`].
+    /// The number of letters without a group, because a further group would exceed [`GROUPS_LIMIT`].
     ungrouped: u64,
 }
 
@@ -75,7 +75,7 @@ impl LetterGroups {
     /// Returns the groups, the group with the newest letter first, and the number of letters without a group.
     pub(super) fn finish(self) -> (Vec<LetterGroup>, u64) {
         let mut groups: Vec<LetterGroup> = self.groups.into_values().collect();
-        // The reason makes the order of groups with the same newest time definite.
+        // Groups with the same newest time are in the order of their reasons, so that the order is always the same.
         groups.sort_by(|a, b| {
             b.newest
                 .at
@@ -86,8 +86,8 @@ impl LetterGroups {
     }
 }
 
-/// Returns a text with `#` in place of each number: each run of decimal digits, and each long word of hexadecimal digits
-/// and hyphens that has a decimal digit. Truncates the result.
+/// Returns a text with `#` in place of each number: each run of decimal digits, and each long word of hexadecimal
+/// digits and hyphens that has a decimal digit. Truncates the result.
 fn mask_numbers(text: &str) -> String {
     let mut masked = String::new();
     let mut rest = text;

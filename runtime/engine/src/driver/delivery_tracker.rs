@@ -50,7 +50,7 @@ pub(super) struct DeliveryTracker {
 }
 
 impl DeliveryTracker {
-    /// `prefetch` is the maximum number of unacknowledged deliveries.
+    /// Creates the tracker of a new source. `prefetch` is the maximum number of unacknowledged deliveries.
     pub(super) fn new(
         name: Option<String>,
         acknowledgements: Option<watch::Sender<AckProgress>>,
@@ -132,13 +132,15 @@ impl DeliveryTracker {
         self.through == self.delivered
     }
 
-    /// True if deliveries were acknowledged since the newest checkpoint, or if the store has refused or may have lost
-    /// this checkpoint. Always `false` for a source without a checkpoint.
+    /// Returns whether a new checkpoint is needed. This is the case if deliveries were acknowledged since the newest
+    /// checkpoint, or if the store has refused or may have lost this checkpoint. Always `false` for a source without a
+    /// checkpoint.
     pub(super) fn needs_checkpoint(&self) -> bool {
         self.checkpoint_name.is_some() && (self.unsaved > 0 || self.is_checkpoint_lost)
     }
 
-    /// `None` if no checkpoint is needed, or if a checkpoint is being written.
+    /// Returns the time at which the next checkpoint is due; `None` if no checkpoint is needed, or if a checkpoint is
+    /// being written.
     pub(super) fn next_checkpoint_at(&self) -> Option<Instant> {
         (self.needs_checkpoint() && self.saving.is_none())
             .then(|| self.saved_at + CHECKPOINT_INTERVAL)
@@ -182,7 +184,7 @@ impl DeliveryTracker {
         self.saving = None;
     }
 
-    /// From now on, the deliveries of the refused checkpoint count as unsaved.
+    /// Records that the store refused a checkpoint. The deliveries of this checkpoint count as unsaved again.
     pub(super) fn record_failed_checkpoint(&mut self) {
         self.unsaved += self.saving.take().unwrap_or(0);
         self.is_checkpoint_lost = true;

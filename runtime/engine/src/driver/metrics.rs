@@ -61,8 +61,8 @@ pub struct PartitionMetrics {
     /// The source of an earlier driver may end after the next driver has started, so the source of each driver has a
     /// state of its own.
     health: Mutex<Arc<SourceHealth>>,
-    /// The key that stops the partition because the store holds `spill_limit` events of the key, and the event at which
-    /// the key stopped; `None` if no key stops the partition.
+    /// The full key that stops the partition, and the event at which this key stopped; `None` if no key stops the
+    /// partition. A key is full when the store holds `spill_limit` events of the key.
     full_key: Mutex<Option<(Key, u64)>>,
     source_ended: AtomicBool,
     is_idle: AtomicBool,
@@ -154,14 +154,13 @@ impl PartitionMetrics {
         renewed
     }
 
-    /// Records the key that stops the partition because the store holds `spill_limit` events of the key, and the event
-    /// at which the key stopped; `None` if no key stops the partition.
+    /// Records the full key that stops the partition, and the event at which this key stopped; `None` if no key stops
+    /// the partition.
     pub(super) fn set_full_key(&self, full: Option<(&Key, u64)>) {
         *self.lock_full_key() = full.map(|(key, event)| (Key::clone(key), event));
     }
 
-    /// Returns the error about the key that stops the partition because the store holds `spill_limit` events of the
-    /// key; `None` if no key stops the partition.
+    /// Returns the error about the full key that stops the partition; `None` if no key stops the partition.
     pub fn full_key(&self) -> Option<DriverError> {
         let full = self.lock_full_key().clone();
         full.map(|(key, event)| DriverError::KeyFull {
@@ -209,8 +208,8 @@ impl PartitionMetrics {
         self.stats.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `settled` contains the time that the producer set in each settled event, in ms since the Unix epoch; `None` if
-    /// it set no time.
+    /// Adds a commit to the histograms. For each settled event, `settled` contains the time that the producer set in
+    /// the event, in ms since the Unix epoch; `None` if the producer set no time.
     pub(super) fn record_commit(&self, took: Duration, settled: &[Option<u64>]) {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut histograms = self.lock_histograms();

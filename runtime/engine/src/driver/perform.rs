@@ -84,9 +84,10 @@ impl Driver {
         self.take_failure()
     }
 
-    /// While the store may have gone back in time, the newest checkpoint counts as lost. When each shard has confirmed
-    /// that it has all commits, answers the waiting requests for a store check. If commits were repeated, also logs
-    /// them, and repeats the requests that record messages of the affected shards as published.
+    /// The store may have gone back in time until each shard has confirmed that it has all commits. Before that, this
+    /// method counts the newest checkpoint as lost. Afterwards, it answers the waiting requests for a store check. If
+    /// commits were repeated, also logs them, and repeats the requests that record messages of the affected shards as
+    /// published.
     fn track_recovery(&mut self) {
         if self.sequencer.in_doubt() {
             self.delivery_tracker.invalidate_checkpoint();
@@ -319,8 +320,8 @@ impl Driver {
                 tracing::error!(
                     stream = &*partition.stream,
                     key = &*key,
-                    "cannot read the dead letters of the key, because stored data is unreadable: {reason}; the causes \
-                     of these letters stay unchanged"
+                    "cannot read the dead letters of the key, because stored data is unreadable: {reason}; these \
+                     dead letters keep their present cause"
                 );
                 EarlyLetters { letters: Vec::new(), until: sequences.end().saturating_add(1) }
             });

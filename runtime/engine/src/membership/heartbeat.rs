@@ -98,7 +98,7 @@ struct MembershipSnapshot {
     table: Arc<MembershipTable>,
 }
 
-/// The rights of this process to act for a partition, which may still be active.
+/// The ownerships of this process (its rights to act for partitions) that may still be active.
 type OwnershipRegistry = Arc<Mutex<Vec<Weak<Ownership>>>>;
 
 struct HeartbeatTask {
@@ -120,8 +120,8 @@ struct HeartbeatTask {
 }
 
 impl Heartbeat {
-    /// When this method returns without an error, the other instances can see this instance, and the membership table
-    /// is available.
+    /// Starts the heartbeat. When this method returns without an error, the other instances can see this instance, and
+    /// the membership table is available.
     pub(crate) async fn start(
         store: &Arc<dyn Store>,
         id: InstanceId,
@@ -190,7 +190,7 @@ impl Heartbeat {
         }
     }
 
-    /// After this call, the store gets no more heartbeats.
+    /// Stops the heartbeat. After this call, the store gets no more heartbeats.
     pub(crate) async fn stop(mut self) {
         self.task.abort();
         // The result is ignored, because this method has just cancelled the task.
@@ -207,7 +207,7 @@ impl Heartbeat {
         self.info.send_modify(|info| info.broker = health);
     }
 
-    /// The next heartbeat contains the report of this instance's pending work.
+    /// Publishes the report of this instance's pending work with the next heartbeat.
     pub(crate) fn report(&self, report: String) {
         self.report.send_if_modified(|before| before.replace(report.clone()) != Some(report));
     }

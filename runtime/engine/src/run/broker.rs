@@ -50,17 +50,18 @@ pub(super) struct StartMode {
 pub(super) struct PreparedBroker {
     /// An empty text without a broker.
     pub(super) consumer_tag: Arc<str>,
-    /// The gates of the streams with a source in the broker.
+    /// The gates of the streams with a source in the broker. A gate is closed while the broker refuses the topology of
+    /// a new stream.
     pub(super) gates: BTreeMap<Arc<str>, TopologyGate>,
     /// The monitors of these streams, which know whether the broker refuses the topology of a stream.
     pub(super) monitors: Vec<RefusalMonitor>,
 }
 
-/// Records which streams are new: for each stream with a source in the broker and without data in the store, records
-/// that the broker has not accepted the stream yet. If another process can consume the stream, the broker has already
-/// accepted the stream for that process. In this case, this function does not change the record of the stream. The
-/// caller calls this function before the process accepts events over HTTP, because such events leave data of the stream
-/// in the store.
+/// Records which streams are new: the streams with a source in the broker and without data in the store. For each of
+/// these streams, records that the broker has not accepted the stream yet. If another process can consume the stream,
+/// the broker has already accepted the stream for that process. In this case, this function does not change the record
+/// of the stream. The caller calls this function before the process accepts events over HTTP, because such events leave
+/// data of the stream in the store.
 pub(super) async fn record_new_streams(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,
@@ -343,7 +344,7 @@ impl StartRetries<'_> {
         }
     }
 
-    /// `throttle` limits the warnings that concern only one action.
+    /// Logs a warning about an error that is retried. `throttle` limits the warnings that concern only one action.
     fn warn(&self, error: &TopologyError, throttle: &mut LogThrottle) {
         match error {
             TopologyError::Broker(BrokerError::Unavailable(reason)) => {
@@ -413,10 +414,10 @@ fn is_shared(loaded: &LoadedConfig, stream: &str, binding: &Binding) -> bool {
     })
 }
 
-/// Removes the bindings that only earlier configurations of the stream needed: all bindings if the stream no longer has
-/// a source in the broker, except those that another stream possibly needs. Returns the removed bindings. The operator
-/// must first give all processes the new configuration, because a process with an earlier configuration would restore
-/// the bindings.
+/// Removes the bindings that only earlier configurations of the stream needed. If the stream no longer has a source in
+/// the broker, these are all its bindings. Keeps the bindings that another stream possibly needs. Returns the removed
+/// bindings. The operator must first give all processes the new configuration, because a process with an earlier
+/// configuration would restore the bindings.
 pub async fn unbind_former(
     loaded: &LoadedConfig,
     store: &Arc<dyn Store>,

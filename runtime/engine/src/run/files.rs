@@ -30,8 +30,8 @@ const OUTBOX_PAGE_COMMITS: usize = 1_024;
 type FileIdentity = (u64, u64);
 
 /// Opens the sinks. All checks that do not need a newly created file come before the creation or truncation of any
-/// file. Adds the states of the sinks to `status`, and counts in it the messages of configured streams that are in sink
-/// files and that the store lacks.
+/// file. Adds the states of the sinks to `status`. Also counts in `status` the messages of configured streams that sink
+/// files contain and that the store lacks.
 pub(super) async fn open_sinks(
     loaded: &LoadedConfig,
     store: &dyn Store,
@@ -372,9 +372,9 @@ impl FileSinkPath<'_> {
     async fn open(&self, store: &dyn Store) -> Result<(FileSink, BTreeMap<String, u64>), RunError> {
         let unwritable = |error: std::io::Error| self.unwritable(&error);
         let link_mark_name = FileSink::link_mark_name(self.path);
-        // If the path of the sink is a link, prefer the mark of the last start. The file to which the link leads now
-        // may have a mark of its own, but this mark may be from an earlier start: the last run may have written to the
-        // file under another mark.
+        // If the path of the sink is a link, prefer the mark (the store's record of a file) of the last start. The file
+        // to which the link leads now may have a mark of its own, but this mark may be from an earlier start: the last
+        // run may have written to the file under another mark.
         let mark = match last_mark(store, link_mark_name.as_deref()).await? {
             None => store.mark(&FileSink::mark_name(self.path)).await?,
             mark => mark,

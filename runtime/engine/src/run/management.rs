@@ -87,7 +87,7 @@ impl From<BindingAnswer> for Binding {
 }
 
 impl ManagementApi {
-    /// `None` if `broker.management` is missing.
+    /// Returns the management API of the configuration; `None` if `broker.management` is missing.
     pub(super) fn of(loaded: &LoadedConfig, broker: &Arc<BrokerEndpoint>) -> Option<Arc<Self>> {
         let url = loaded.config.broker.as_ref()?.management.clone()?;
         let agent = https::agent(&url.0).timeout_global(Some(REQUEST_TIMEOUT)).build().into();

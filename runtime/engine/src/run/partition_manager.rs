@@ -1,6 +1,6 @@
 //! Manages the partitions of this instance during a run. The manager claims and drives the partitions of the instance's
-//! share, and releases the partitions that belong to the share of another instance. The module `share` computes the
-//! shares.
+//! share (the partitions that the instance should own). It releases the partitions that belong to the share of another
+//! instance. The module `share` computes the shares.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::Pin;

@@ -88,7 +88,8 @@ enum SettingEffect {
 }
 
 impl QueueWarning {
-    /// `stream` is the stream that the warning concerns; `None` if the text names a queue of the stream.
+    /// Logs the warning. `stream` is the stream that the warning concerns; `None` if the text names a queue of the
+    /// stream.
     fn log(&self, stream: Option<&str>) {
         let effect = match self.effect {
             SettingEffect::Loss => "lose",
@@ -234,8 +235,8 @@ impl QueueFindings {
         Self { bindings_error: routes.err().cloned(), ..findings }
     }
 
-    /// `read` returns the consumers of a queue. Ignores queues that do not exist. After [`CONSUMER_ERRORS_LIMIT`]
-    /// errors, the consumers of the remaining queues count as unknown.
+    /// Checks the consumers of each queue, which `read` returns. Ignores queues that do not exist. After
+    /// [`CONSUMER_ERRORS_LIMIT`] errors, the consumers of the remaining queues count as unknown.
     fn add_consumers(
         &mut self,
         queues: &[ConsumedQueue],
@@ -266,7 +267,8 @@ impl QueueFindings {
         self.has_missing_queue || self.unread_policies.is_some()
     }
 
-    /// `incomplete_checks` is the number of incomplete checks in a row, including this check.
+    /// Returns the time until the next check. `incomplete_checks` is the number of incomplete checks in a row,
+    /// including this check.
     fn next_check(&self, incomplete_checks: u32) -> Duration {
         let has_fault = self.topology.iter().any(|finding| finding.fault.is_some());
         if has_fault || (1..=INCOMPLETE_CHECKS_LIMIT).contains(&incomplete_checks) {
@@ -276,7 +278,7 @@ impl QueueFindings {
         }
     }
 
-    /// True if this check could not determine the fault of the partition.
+    /// Returns whether this check could not determine if the partition has the fault.
     fn is_unchecked(&self, fault: RoutingFault, partition: &Partition) -> bool {
         match fault {
             RoutingFault::MissingBinding => self.bindings_error.is_some(),
@@ -348,7 +350,7 @@ impl ConsumedQueue {
             RouteCheck::Unknown => (
                 None,
                 ". Ignore this warning if a policy names an alternate exchange that leads to the queue, or if another \
-                 queue dead-letters its expired messages to the queue",
+                 queue moves its expired messages to this queue (dead-lettering)",
             ),
         };
         let text = format!(
@@ -460,7 +462,7 @@ struct UnreadStreams<'a> {
 }
 
 impl<'a> UnreadStreams<'a> {
-    /// Empty if `broker.management` is set.
+    /// Finds the streams of a configuration. Finds none if `broker.management` is set.
     fn of(loaded: &'a LoadedConfig) -> Self {
         let mut unread = Self::default();
         if loaded.config.broker.as_ref().is_none_or(|broker| broker.management.is_some()) {

@@ -83,8 +83,8 @@ impl<'a> RolloutController<'a> {
         }
     }
 
-    /// Never returns without an error. With `once`, a version that is missing for longer than the lease duration is an
-    /// error.
+    /// Manages the versions until an error occurs. With `once`, a version that is missing for longer than the lease
+    /// duration is an error.
     pub(super) async fn run(mut self, once: bool) -> RunError {
         let (notify_change, mut changes) = mpsc::channel(1);
         let _watcher = self.watch_folder(notify_change);
@@ -148,7 +148,8 @@ impl<'a> RolloutController<'a> {
         None
     }
 
-    /// If watching fails, only the scans at each `FOLDER_SCAN_INTERVAL` find changes.
+    /// Requests notifications about changes of the folder. If the request fails, only the scans at each
+    /// `FOLDER_SCAN_INTERVAL` find changes.
     fn watch_folder(&self, notify_change: mpsc::Sender<()>) -> Option<notify::RecommendedWatcher> {
         let dir = &self.loaded.config.plugins.dir;
         // If a notification already waits, drop this notification: the next scan finds all changes.
@@ -412,8 +413,8 @@ impl<'a> RolloutController<'a> {
                 match catalog.load_result(&file.path) {
                     Some(Ok(found)) if found.version == rollout.build.version => {
                         return format!(
-                            "{path} has the version that all instances must execute, but other content than the file \
-                             of the other instances (SHA-256 {:.12}…, not {:.12}…). Copy the file from another \
+                            "{path} has the right version, but not the same content as the file of the other \
+                             instances (SHA-256 {:.12}…, not {:.12}…). Copy the file from another \
                              instance, or {}",
                             found.digest,
                             rollout.build.digest,
@@ -438,7 +439,8 @@ impl<'a> RolloutController<'a> {
     }
 }
 
-/// Returns `None` if the thread could not start or panicked. Never returns if no load is running.
+/// Waits for the end of the running load, and returns its result; `None` if the thread could not start or panicked.
+/// Never returns if no load is running.
 async fn load_finished(
     loading: &mut Option<(HandlerFile, FileStamp, PendingLoad)>,
 ) -> Option<Result<Arc<Handler>, LoadError>> {
@@ -448,7 +450,7 @@ async fn load_finished(
     }
 }
 
-/// Never returns if no scan is running.
+/// Waits for the end of the running scan, and returns its result. Never returns if no scan is running.
 async fn scan_finished(
     pending_scan: &mut Option<JoinHandle<io::Result<PluginFolder>>>,
 ) -> io::Result<PluginFolder> {

@@ -30,8 +30,8 @@ pub(super) fn distribution(
     let (alone, members): (Vec<_>, Vec<_>) = members.partition(|(_, info)| info.alone);
     let members: Vec<(InstanceId, InstanceInfo)> =
         members.into_iter().filter(|(_, info)| !info.leaving).collect();
-    // An instance that runs alone (with `--once`) keeps its partitions until it ends, so these partitions belong to no
-    // share.
+    // An instance that runs alone (with `--once`) keeps its partitions until it ends, so the distribution omits these
+    // partitions.
     let is_kept = |partition: &Partition| {
         table.holder(partition).is_some_and(|holder| alone.iter().any(|(id, _)| *id == holder))
     };

@@ -44,7 +44,8 @@ pub(super) struct StartedSource {
 }
 
 impl PartitionFactory<'_> {
-    /// Starts the source of a partition, and its inbox if the stream has one.
+    /// Starts the source of a partition, and its inbox if the stream has one. The inbox publishes to the broker the
+    /// events that arrived over HTTP.
     pub(super) async fn start_source(
         &self,
         name: &ResourceName,
@@ -84,8 +85,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// The caller sets the options in which the readers differ. `limit` is the maximum number of events that may wait
-    /// for the partition, in all shards together.
+    /// Returns the options that all readers of queues have in common. The caller sets the options in which the readers
+    /// differ. `limit` is the maximum number of events that may wait for the partition, in all shards together.
     fn queue_options(
         &self,
         partition: &Partition,
@@ -109,8 +110,8 @@ impl PartitionFactory<'_> {
         }
     }
 
-    /// If the stream has several partitions, the owner of partition 0 also reads the queue of events without a known
-    /// partition. Returns `None` if the configuration has no exchange for the stream.
+    /// Starts the inbox of a partition. If the stream has several partitions, the owner of partition 0 also reads the
+    /// queue of events without a known partition. Returns `None` if the configuration has no exchange for the stream.
     async fn start_inbox(
         &self,
         stream: &StreamConfig,
@@ -173,7 +174,8 @@ impl PartitionFactory<'_> {
         Ok(Some(Inbox::start(routed, unrouted_options, early_limit, &gate, producer)))
     }
 
-    /// The broker itself tracks acknowledgements.
+    /// Starts the consumer of a broker's queue. This source has no checkpoint, because the broker itself tracks
+    /// acknowledgements.
     fn start_consumer(
         &self,
         name: &ResourceName,
@@ -224,8 +226,8 @@ impl PartitionFactory<'_> {
         })
     }
 
-    /// Without a usable checkpoint, the source starts at the beginning of its files. The name of the checkpoint is
-    /// `None` for standard input.
+    /// Starts a source of files. Without a usable checkpoint, the source starts at the beginning of its files. Also
+    /// returns the name of the checkpoint; `None` for standard input.
     async fn start_file(
         &self,
         name: &ResourceName,
@@ -327,7 +329,7 @@ impl PartitionFactory<'_> {
         Ok((source::read_file(options).map_err(RunError::Thread)?, Some(mark_name)))
     }
 
-    /// An error names the setting of the path.
+    /// Scans the folder of the files. An error names the setting of the path.
     fn scan(
         &self,
         name: &ResourceName,

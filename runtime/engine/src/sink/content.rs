@@ -52,8 +52,8 @@ impl SinkContent {
         }
     }
 
-    /// `sequence` is the number from the store; `None` if the messages of the sink have no numbers. `text_form` is the
-    /// form of data that is text but not JSON.
+    /// Encodes the content as a CloudEvent in one line. `sequence` is the number from the store; `None` if the messages
+    /// of the sink have no numbers. `text_form` is the form of data that is text but not JSON.
     pub(super) fn encode(
         &self,
         stream: &str,
@@ -71,7 +71,8 @@ impl SinkContent {
         }
     }
 
-    /// `sequence` is the number from the store; `None` if the messages of the sink have no numbers.
+    /// Adds the content to an exchange. `sequence` is the number from the store; `None` if the messages of the sink
+    /// have no numbers.
     pub(super) fn put(&self, exchange: &mut ExchangeSink, stream: &str, sequence: Option<u64>) {
         match self {
             Self::Message(message) => exchange.add_message(stream, message, sequence),

@@ -57,7 +57,7 @@ pub(crate) struct FileSink {
     /// The older files that may have lines of unmarked messages (messages that the store has not marked as published).
     older: Vec<UnmarkedFile>,
     /// The number of the run that follows the collected run. The collected run is the run that the outbox publisher was
-    /// collecting at the newest call of [`update_unmarked`](Self::update_unmarked). See [`PendingRuns`].
+    /// collecting at the newest call of `update_unmarked`. See [`PendingRuns`].
     next_run: u64,
 }
 
@@ -82,9 +82,9 @@ struct RenamedFile {
 pub(crate) struct FileSinkRecovery {
     sink: FileSink,
     file_length: u64,
-    /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages. The mark names this
-    /// part. If the store has no mark that matches the file, this part is the whole file. `None` if there is no such
-    /// part.
+    /// The part of the file before `sink.tail.end()` that may have lines of unpublished messages. The mark (the store's
+    /// record of the file) names this part. If the store has no mark that matches the file, this part is the whole
+    /// file. `None` if there is no such part.
     kept_range: Option<Range<u64>>,
     /// The files that an earlier process wrote under the path of the sink, and that now have other names.
     renamed: Vec<RenamedFile>,
@@ -150,8 +150,8 @@ impl FileSinkRecovery {
 }
 
 impl FileSink {
-    /// `mark` is the store's record of the file's published length. Without a mark, the contents of the file stay, and
-    /// the sink writes after these contents.
+    /// Opens and locks the file of a sink. `mark` is the store's record of the file's published length. Without a mark,
+    /// the contents of the file stay, and the sink writes after these contents.
     pub(crate) fn open(path: &Path, mark: Option<&[u8]>) -> io::Result<FileSinkRecovery> {
         let file = open_or_create(path)?;
         // The lock comes before the first read of the length: another process may still append lines.
@@ -190,8 +190,8 @@ impl FileSink {
             published => published,
         };
         let length = if let Some(PublishedFile { length, kept, .. }) = published {
-            // The kept range exceeds the length in the mark if another process truncated the file while an earlier
-            // process wrote it.
+            // Ignore a kept range that ends after the length in the mark: another process truncated the file while an
+            // earlier process wrote to it.
             kept_range = kept.filter(|range| range.end <= length);
             is_synced = true;
             length
@@ -353,7 +353,8 @@ impl FileSink {
     fn open_path(&mut self) -> io::Result<bool> {
         let open = self.file.metadata()?;
         match std::fs::metadata(&self.path) {
-            // While the open file was unlocked, another program may have written to it. Open such a file again.
+            // If the sink has unlocked the open file, another program may have written to the file meanwhile. In this
+            // case, open the file again.
             Ok(at_path)
                 if self.is_locked && (at_path.dev(), at_path.ino()) == (open.dev(), open.ino()) =>
             {
@@ -483,8 +484,8 @@ impl FileSink {
     }
 
     /// Returns the mark for the store: the length and fingerprint of the written data, and the range of the kept lines.
-    /// Before the store writes the mark of a run, it has marked as published the messages of all earlier runs with
-    /// lines for this file. The mark therefore names the older files only while kept lines remain.
+    /// When the store writes the mark of a run, it has already marked the messages of all earlier runs with lines for
+    /// this file as published. The mark therefore names the older files only while kept lines remain.
     pub(crate) fn mark(&self) -> Mark {
         self.mark_with(self.kept.range(), !self.kept.is_empty())
     }

@@ -101,8 +101,8 @@ pub(super) struct ComparedLines {
 }
 
 impl ComparedLines {
-    /// `range` must begin at the beginning of a line, or before a line end that the sink added to a line of another
-    /// program.
+    /// Reads a part of a file, and compares its lines with the outbox. `range` must begin at the beginning of a line,
+    /// or before a line end that the sink added to a line of another program.
     pub(super) fn read(
         file: &File,
         range: Range<u64>,
@@ -172,7 +172,7 @@ pub(super) struct KeptLines {
 }
 
 impl KeptLines {
-    /// `range` is the part of the open file; it is empty for lines of an older file.
+    /// Adds kept lines. `range` is the part of the open file that contains the lines; empty for lines of an older file.
     pub(super) fn add(&mut self, range: Range<u64>, unpublished: HashMap<String, Option<u64>>) {
         if unpublished.is_empty() {
             return;
@@ -186,12 +186,12 @@ impl KeptLines {
         self.unpublished.extend(unpublished);
     }
 
-    /// True when the outbox publisher has passed the messages of all lines to the sink.
+    /// Returns whether the outbox publisher has passed the messages of all lines to the sink.
     pub(super) fn is_empty(&self) -> bool {
         self.unpublished.is_empty()
     }
 
-    /// `None` if the open file contains no kept lines.
+    /// Returns the part of the open file that contains kept lines; `None` if the open file contains none.
     pub(super) fn range(&self) -> Option<Range<u64>> {
         (!self.unpublished.is_empty() && !self.range.is_empty()).then(|| self.range.clone())
     }

@@ -9,7 +9,8 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct PublishedCounts(Mutex<BTreeMap<String, u64>>);
 
 impl PublishedCounts {
-    /// A number may be 0, so that the metrics contain the sink before its first message.
+    /// Adds numbers of published messages. A number may be 0, so that the metrics contain the sink before its first
+    /// message.
     pub(super) fn add(&self, messages: impl IntoIterator<Item = (String, u64)>) {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for (sink, count) in messages {

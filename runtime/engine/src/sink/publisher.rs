@@ -5,9 +5,10 @@
 //! The publisher is one task, because several partitions may write to one file. The store must record the lengths of a
 //! file in the order in which the file grows. Exchanges and streams have tasks of their own. If an exchange accepts
 //! nothing, only the shards (slices of the store) with messages for this exchange wait. A partition pauses as a whole
-//! only when its outbox is full. The publisher records the marks of a file in the order of the runs. A run contains
-//! messages of one shard of a partition. In one write, the store marks all messages of a run as published. While a run
-//! with lines for a file waits, the later runs with lines for this file wait too.
+//! only when its outbox is full. A run contains messages of one shard of a partition. In one write, the store marks all
+//! messages of a run as published, and records the new length of each file that has lines of the run (the mark of the
+//! file). The publisher requests these writes in the order of the runs of a file. While a run with lines for a file
+//! waits, the later runs with lines for this file wait too.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::panic::resume_unwind;
@@ -112,7 +113,8 @@ pub struct CommittedBatch {
     pub applied: AppliedCommit,
 }
 
-/// Messages of one shard, in order, that an earlier owner of the partition committed and did not mark as published.
+/// Left-over messages of one shard, in order: an earlier owner of the partition committed these messages, and did not
+/// mark them as published.
 pub(crate) struct OutboxBacklog {
     /// The partition, which has no driver yet.
     pub handle: Arc<PartitionHandle>,
@@ -127,8 +129,8 @@ pub(crate) struct OutboxBacklog {
 
 pub(crate) enum PublisherCommand {
     PublishBacklog(OutboxBacklog),
-    /// A request of the partition's driver for reports about the left-over messages that the publisher has sent to the
-    /// sinks and the store has not marked as published yet.
+    /// A request of the partition's driver for reports about left-over messages: the messages that the publisher has
+    /// sent to the sinks, and that the store has not marked as published yet.
     TakeSentBacklog(Arc<PartitionHandle>, oneshot::Sender<Vec<Input>>),
 }
 
@@ -163,8 +165,8 @@ struct SentBacklog {
 }
 
 impl OutboxPublisher {
-    /// `backlog_bytes_limit` is the approximate size limit of the left-over messages that the sinks have and the store
-    /// has not marked as published yet.
+    /// Creates the publisher. `backlog_bytes_limit` is the approximate size limit of the left-over messages that the
+    /// sinks have and the store has not marked as published yet.
     pub(crate) fn new(
         store: Arc<dyn Store>,
         mut sinks: Sinks,

@@ -43,7 +43,7 @@ struct BufferedLineSink {
     written: usize,
     /// True if the sink has skipped a message of the current run, because the file already has the message.
     has_skipped: bool,
-    /// The current run needs a mark of the file.
+    /// `true` if the current run needs a mark of the file (a record of the file's length for the store).
     needs_mark: bool,
     stream: Option<Arc<str>>,
     /// `None` if the messages have no numbers.
@@ -340,7 +340,7 @@ impl Sinks {
         Ok(replaced)
     }
 
-    /// The index is below the number of sinks of lines.
+    /// Returns the name and the sink with an index, which must be below the number of sinks of lines.
     fn line_sink(&mut self, index: usize) -> (&str, &mut BufferedLineSink) {
         let (name, lines) =
             self.lines.iter_mut().nth(index).expect("the index is below the number of sinks");
@@ -404,9 +404,9 @@ impl Sinks {
         }
     }
 
-    /// Makes each sink of lines open the file that has its path. A sink whose file another program has renamed thereby
-    /// unlocks this file, even if the sink has no messages to write. Syncs the written lines first, because a sink
-    /// leaves a file only after a sync. Skips a sink whose next file is locked or cannot be opened.
+    /// Makes each sink of lines open the file that has its path. If another program has renamed the file of a sink, the
+    /// sink thereby unlocks this file, even if the sink has no messages to write. Syncs the written lines first,
+    /// because a sink leaves a file only after a sync. Skips a sink whose next file is locked or cannot be opened.
     async fn leave_files(
         &mut self,
         store: &dyn Store,
@@ -434,7 +434,7 @@ async fn store_moved_mark(store: &dyn Store, replaced: &mut Vec<Mark>, mark: Mar
     replace_mark(replaced, Some(mark));
 }
 
-/// The mark takes the place of an earlier mark with the same name.
+/// Adds a mark, in the place of an earlier mark with the same name.
 fn replace_mark(replaced: &mut Vec<Mark>, mark: Option<Mark>) {
     if let Some(mark) = mark {
         replaced.retain(|earlier| earlier.name != mark.name);

@@ -24,9 +24,9 @@ use ordain_cloudevents::{DecodeError, EventDecoder};
 use ordain_store::checkpoint::{FileProgress, reread_advice};
 use ordain_util::tail_fingerprint::{TAIL_LIMIT_BYTES, TailFingerprint};
 
-/// The delay after a pass over followed files that found nothing to read, and the interval between two searches of the
-/// folder while the reader waits for its receiver. An incomplete last line of a replaced file must stay unchanged for
-/// this time before the reader delivers it.
+/// The delay after a pass that found nothing to read in the followed files. Also the interval between two searches of
+/// the folder while the reader waits for its receiver. In addition, an incomplete last line of a replaced file must
+/// stay unchanged for this time before the reader delivers it.
 const FOLLOW_INTERVAL: Duration = Duration::from_millis(200);
 
 /// An incomplete last line of a replaced file delays the newer files for at most this time. Without the limit, a
@@ -359,7 +359,8 @@ impl FileReader {
         }
     }
 
-    /// `is_blank` is `true` if the newest read found only blank lines.
+    /// Records the position up to which the source has read a file. `is_blank` is `true` if the newest read found only
+    /// blank lines.
     fn record(&mut self, index: usize, open: &OpenFile, is_blank: bool) {
         let tracked = self.set.file(index);
         let has_only_blanks = is_blank && tracked.has_no_read_line();
@@ -369,7 +370,8 @@ impl FileReader {
         tracked.read_to = open.tail.end();
     }
 
-    /// `before` is the progress of the source at the beginning of the visit.
+    /// Returns the progress of the source after a read of a file. `before` is the progress of the source at the
+    /// beginning of the visit.
     fn progress(&mut self, before: &SourceProgress, index: usize) -> SourceProgress {
         let current = self.set.file(index).progress.clone();
         SourceProgress { current, index, ..before.clone() }
@@ -600,8 +602,8 @@ impl LineDecoder {
     }
 }
 
-/// The digest omits the blanks around the first non-blank line. Searches only the first [`TAIL_LIMIT_BYTES`] bytes of
-/// the file.
+/// Returns a digest of the first non-blank line of a file, without the blanks around the line. Searches only the first
+/// [`TAIL_LIMIT_BYTES`] bytes of the file.
 fn first_line_digest(file: &File) -> u64 {
     let head = head(file).unwrap_or_default();
     let mut lines = head.split(|byte| *byte == b'\n').map(trim_blanks);

@@ -51,10 +51,11 @@ impl Inbox {
     /// Starts to publish the events of a partition's queue (`routed`), and of the queue of events without a known
     /// partition (`unrouted`). While the broker does not accept events, passes at most `early_limit` events of the
     /// partition's queue to the driver early. The limit exists because the sequencer must recognise the copies of these
-    /// events when the broker delivers them. Never passes events without a known partition early. While `gate` is
-    /// closed, neither publishes events nor passes them early, for two reasons. First, the exchange of a new stream may
-    /// belong to another program. Second, early events would leave data of the stream in the store, and a later start
-    /// could then treat the stream as known.
+    /// events when the broker delivers them. Never passes events without a known partition early. `gate` is closed
+    /// while the broker refuses the exchange or the queues of a new stream. Meanwhile, the inbox neither publishes
+    /// events nor passes them early, for two reasons. First, the exchange of a new stream may belong to another
+    /// program. Second, early events would leave data of the stream in the store, and a later start could then treat
+    /// the stream as known.
     pub fn start(
         routed: QueueOptions,
         unrouted: Option<QueueOptions>,
@@ -307,7 +308,8 @@ fn warn(throttle: &mut LogThrottle, partition: &Partition, reason: &str) {
     }
 }
 
-/// Unreadable bytes become an event without a key, which the stream turns into a dead letter.
+/// Returns the event of a delivery. Unreadable bytes become an event without a key, which the stream turns into a dead
+/// letter.
 fn into_event(delivered: DecodedDelivery) -> Event {
     let letter = match delivered {
         Ok(event) => return event,

@@ -111,7 +111,7 @@ impl<R: Read> LineSplitter<R> {
         }
     }
 
-    /// The splitter has returned or skipped the input up to this position.
+    /// Returns the position up to which the splitter has returned or skipped the input.
     pub(super) fn position(&self) -> FilePosition {
         self.position
     }

@@ -18,8 +18,8 @@ pub struct QueueNotifiers {
     notifiers: Mutex<HashMap<Partition, Arc<QueueNotifier>>>,
     /// For each stream, the writer that adds the events that this process accepts over HTTP.
     writers: Mutex<HashMap<Arc<str>, Arc<QueueWriter>>>,
-    /// Wakes the task that checks whether the store has lost events, when a shard of a notifier has half of the maximum
-    /// number of runs (ranges of added entries).
+    /// Wakes the task that checks whether the store has lost events. This task is due when a shard of a notifier has
+    /// half of the maximum number of runs (ranges of added entries).
     nearly_full: Arc<Notify>,
 }
 

@@ -46,7 +46,8 @@ use ordain_util::log_throttle::LogThrottle;
 const POLL_BACKOFF: Backoff = Backoff::new(Duration::from_millis(10), Duration::from_millis(200));
 /// Time between two polls if [`QueueOptions::has_other_writers`] is false.
 const EXCLUSIVE_POLL_INTERVAL: Duration = Duration::from_secs(5);
-/// The reader removes acknowledged events in groups of this size, or of a quarter of the queue's limit if this is less.
+/// The reader removes acknowledged events in groups of this size. If a quarter of the queue's limit is less, the groups
+/// have the size of this quarter.
 const REMOVAL_THRESHOLD_EVENTS: u64 = 512;
 /// Time after which the reader removes acknowledged events even if their number is below [`REMOVAL_THRESHOLD_EVENTS`].
 /// Also the minimum time before the next attempt if the store did not remove the events of a shard.
@@ -138,8 +139,8 @@ struct QueueReader {
     acknowledged: watch::Receiver<AckProgress>,
     /// For each shard, the position of this reader in the queue, and the entries that the reader expects.
     cursors: Vec<QueueCursor>,
-    /// [`Store::disconnects`] at the newest check; 0 before the first check, which therefore also finds the disconnects
-    /// before the start of the reader.
+    /// [`Store::disconnects`] at the newest check; 0 before the first check, so that this check also finds the
+    /// disconnects before the start of the reader.
     disconnects: u64,
     /// The value of [`PartitionHandle::rollbacks`] at the newest check: the number of times that the driver had found a
     /// loss of commits by the store.
@@ -481,8 +482,8 @@ impl QueueReader {
         }
     }
 
-    /// `safe` is the number of waiting events that this process accepted and that the store still has; `None` before a
-    /// recount.
+    /// Logs and counts a loss of events. `safe` is the number of waiting events that this process accepted and that the
+    /// store still has; `None` before a recount.
     fn report_loss(&self, shard: u32, loss: QueueLoss, safe: Option<u64>) {
         let QueueOptions { partition, losses, .. } = &self.options;
         report_lost_events(partition, shard, loss, safe, losses, LOST_EVENTS_MESSAGE);
@@ -617,7 +618,7 @@ impl QueueReader {
 
 /// Creates the dead letter of an unreadable entry. The tag in the letter's id is derived from the queue position, so
 /// that a repeated read creates the same letter. The tag also places the letter in the shard of the queue, because the
-/// removal of the entry depends on that commit.
+/// removal of the entry depends on the commit that writes the letter.
 fn letter(
     partition: &Partition,
     shards: u32,

@@ -24,7 +24,7 @@ const SPIDERMONKEY_ABORT: &str = "Redirecting call to abort() to mozalloc_abort"
 /// The text before and after an error that a SpiderMonkey component receives from a handler instead of a failure.
 const SPIDERMONKEY_ERROR: (&str, &str) =
     ("invalid variant tag value `undefined` (received `", "`) specified for `Failure`");
-/// The beginning of the stack of the generated code, which has no line of the handler.
+/// The beginning of the generated code's stack. This stack contains no line of the handler.
 const SPIDERMONKEY_STACK: &str = "\nStack:\n  export_";
 
 /// The first words of the errors of Go, each at the beginning of a line.

@@ -39,7 +39,7 @@ const BATCH_GROUP_LIMIT: usize = 64;
 const FULL_QUEUE_RETRY_DELAY: Duration = Duration::from_millis(50);
 /// Delay before the sequence assigner retries a call after an error of the store.
 const STORE_RETRY_DELAY: Duration = Duration::from_millis(500);
-/// Interval between two checks whether the store has lost messages of the histories.
+/// Interval between two checks whether the store has lost messages that this process still has in memory.
 const ROLLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// Approximate limit of the messages of earlier calls that stay in memory for one destination. A fast stream emits this
 /// many bytes in a few seconds.
@@ -136,7 +136,7 @@ impl SequenceAssigner {
 
     /// Checks whether the store has lost messages that are still in `histories`, and passes the lost messages to the
     /// store a second time. Checks an outbox if [`Store::disconnects`] has changed since the newest call for this
-    /// outbox, or if this call was some seconds ago.
+    /// outbox, or if the newest call was some seconds ago.
     async fn restore_lost_messages(&mut self) -> Result<(), PublisherError> {
         self.histories.retain(|_, history| !history.handle.ownership.is_lost());
         let disconnects = self.store.disconnects();
@@ -172,8 +172,9 @@ impl SequenceAssigner {
         Ok(numbers)
     }
 
-    /// Passes the messages of outbox cursors to the store, for all shards concurrently. Keeps the passed messages in
-    /// `histories` if the store can go back in time, because the store may lose them later.
+    /// Passes the messages of outbox cursors to the store, for all shards concurrently. An outbox cursor has the
+    /// messages of one outbox for one shard of the destination. Keeps the passed messages in `histories` if the store
+    /// can go back in time, because the store may lose them later.
     async fn assign_all(
         &mut self,
         cursors: BTreeMap<u32, Vec<OutboxCursor>>,

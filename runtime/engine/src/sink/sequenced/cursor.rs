@@ -61,7 +61,7 @@ pub(super) struct OutboxCursor {
     /// True if the next call must check whether the store still has all messages of earlier calls. The cursor makes
     /// this call even without a new message.
     pub(super) verifies: bool,
-    /// This process has given up the partition.
+    /// True if this process has given up the partition.
     is_abandoned: bool,
     /// [`Store::disconnects`](ordain_store::Store::disconnects) before the first call.
     disconnects: u64,
@@ -73,7 +73,8 @@ pub(super) struct OutboxCursor {
 }
 
 impl OutboxCursor {
-    /// `disconnects` was read before the first call, at `disconnects_at`.
+    /// Creates a cursor without messages. The caller has read `disconnects` before the first call, at the time
+    /// `disconnects_at`.
     pub(super) fn new(
         handle: Arc<PartitionHandle>,
         outbox_shard: u32,
@@ -130,8 +131,9 @@ impl OutboxCursor {
     pub(super) fn next_group(&self, budget: &mut CallBudget) -> Option<AssignGroup> {
         let PartitionHandle { partition, claim, ownership, claimed_commits, watermarks, .. } =
             &*self.handle;
-        // Read the watermark before the check of the ownership. After the loss of the ownership, the watermark may also
-        // cover messages that another owner publishes.
+        // Read the watermark (the commit up to which all messages are durably marked as published) before the check of
+        // the ownership. After the loss of the ownership, the watermark may also cover messages that another owner
+        // publishes.
         let watermark = watermarks[self.outbox_shard as usize].through();
         if ownership.is_lost() || self.is_abandoned {
             return None;
@@ -180,8 +182,8 @@ impl OutboxCursor {
                 shard = self.destination_shard,
                 messages = progress.changed,
                 "the store had lost messages, and Ordain wrote them again, some of them with new numbers. A message \
-                 gets a new number in two cases: another message of its key now has the old number, or an earlier \
-                 message of its key now has this number or a higher number. Check whether a receiver has two recent \
+                 gets a new number if another message of its key has taken its old number, or if an earlier message of \
+                 its key now has the old number or a higher number. Check whether a receiver has two recent \
                  messages with the same key and the same number"
             );
         }

@@ -156,7 +156,7 @@ pub(super) fn is_denied(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::PermissionDenied
 }
 
-/// A file that this process has no right to read counts as missing.
+/// Replaces the error of a file that this process has no right to read by `None`, so that the file counts as missing.
 pub(super) fn if_permitted<T>(opened: io::Result<Option<T>>) -> io::Result<Option<T>> {
     match opened {
         Err(error) if is_denied(&error) => Ok(None),

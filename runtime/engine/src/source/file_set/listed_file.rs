@@ -122,7 +122,7 @@ pub(super) fn sort_in_reading_order(listed: &mut [ListedFile], pattern: &FilePat
     });
 }
 
-/// 0 if the name has no number.
+/// Returns the number that log rotation has appended to the name of the file; 0 if the name has no number.
 fn rotation_number(listed: &ListedFile, pattern: &FilePattern) -> u64 {
     let role = match listed.role {
         FileRole::Compressed => {

@@ -188,8 +188,8 @@ impl FileSet {
         Ok(())
     }
 
-    /// Searches the folder where the file was last seen. Sets `has_old_path` if the file is still at a path that an
-    /// earlier setting named, and the present setting neither names this path nor leads through a link.
+    /// Searches the folder where the file was last seen. Sets `has_old_path` if two conditions hold. The file is still
+    /// at a path that an earlier setting named. The present setting neither names this path nor contains a link.
     fn find_unlisted(
         &mut self,
         index: usize,

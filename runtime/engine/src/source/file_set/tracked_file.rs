@@ -44,8 +44,8 @@ pub(in crate::source) struct TrackedFile {
     /// `true` if `progress.first_bytes` contain a whole non-blank line. Other files do not begin with this line.
     pub(super) has_known_line: bool,
     /// `true` if the first bytes already contained such a line before the newest listing of the folder. This listing
-    /// had no unknown older file, so no older file has earlier lines of this file while this file has these first
-    /// bytes.
+    /// had no unknown older file. While this file has these first bytes, no older file therefore has earlier lines of
+    /// this file.
     pub(super) is_identified: bool,
     /// The first bytes of the file, at most [`COMPARED_BYTES`](super::comparison::COMPARED_BYTES). `None` if no
     /// comparison has read these bytes since the newest listing of the folder.
