@@ -237,8 +237,8 @@ impl PublishedCalls {
                 "the store went back in time, and this publisher wrote the lost events again. Some of them have other \
                  numbers than before. There are two possible reasons. Either another event of the key has taken the \
                  old number, or an earlier event of the key is lost, and the later events of the key therefore got \
-                 lower numbers. Check whether a receiver has two events with the same key and number, or one event under two \
-                 numbers"
+                 lower numbers. Check whether a receiver has two events with the same key and number, or one event \
+                 under two numbers"
             );
         }
     }

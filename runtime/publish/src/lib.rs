@@ -449,8 +449,8 @@ fn refusal_message(stream: &str, event: &Event, reply: AssignItemReply, reuses: 
     match reply {
         AssignItemReply::KeyEnded if reuses => format!(
             "key {key:?} has ended, and Ordain cannot check whether the stream has settled this event, because the \
-             stream keeps only the digests of the newest events of a key (setting `digests`). If the event was published \
-             before the end of the key, the stream has settled it: publish the other lost events without this event. \
+             stream keeps only the digests of the newest events of a key (setting `digests`). If the event was \
+             published before the end of the key, the stream has settled it: publish the other lost events without this event. \
              If the event is new, publish it when `complete_ttl` has passed since the end of the key"
         ),
         AssignItemReply::KeyEnded => format!(
